@@ -1,0 +1,107 @@
+"""The module that stands in a backbone in place of another and canonicalizes what enters it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from localscale.adapt.channel import Channel
+from localscale.canonicalizer import Canonicalizer, Site, SiteReport
+from localscale.errors import SiteError
+from localscale.layouts import Layout, Tokens, as_nchw
+from localscale.maps.base import Map
+from localscale.warp import scale, unscale
+
+__all__ = ["AdaptedSite", "split_feature"]
+
+
+def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor] | None:
+    """The first tensor a module is called with, and where it stood among the arguments."""
+    for index, value in enumerate(args):
+        if isinstance(value, Tensor):
+            return index, value
+    for name, value in kwargs.items():
+        if isinstance(value, Tensor):
+            return name, value
+    return None
+
+
+class AdaptedSite(nn.Module):
+    """M̃(F) = M(S⁻¹(F; Φ)), or S(M(S⁻¹(F; Φ)); Φ) in mode ``"equivariant"`` (paper, Eq. laten_canon)."""
+
+    def __init__(
+        self,
+        wrapped: nn.Module,
+        canonicalizer: Canonicalizer,
+        site: Site,
+        channel: Channel,
+        usual_size: tuple[int, int],
+    ) -> None:
+        super().__init__()
+        self.wrapped, self.canonicalizer = wrapped, canonicalizer
+        self.site, self.channel, self.usual_size = site, channel, usual_size
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.channel.disabled:
+            return self.wrapped(*args, **kwargs)
+        found = split_feature(args, kwargs)
+        if found is None:
+            raise SiteError(f"{self.site} was called without a tensor; only modules that take features can be adapted")
+        key, feature = found
+        layout = self.site.layout_for(feature.shape[1], self._image_size())
+        report = self._canonicalize(feature, layout)
+        canonical = unscale(feature, report.map, layout=layout)
+        if isinstance(key, int):
+            args = (*args[:key], canonical, *args[key + 1 :])
+        else:
+            kwargs = {**kwargs, key: canonical}
+        output = self.wrapped(*args, **kwargs)
+        if self.canonicalizer.config.mode == "invariant":
+            return output
+        return self._scale_back(output, report.map, layout)
+
+    def _image_size(self) -> tuple[int, int]:
+        """The image's (H, W); recomputed activations outside a call can only be those of the usual size."""
+        current = self.channel.current
+        return current.image_size if current is not None else self.usual_size
+
+    def _canonicalize(self, feature: Tensor, layout: Layout) -> SiteReport:
+        current = self.channel.current
+        if self.canonicalizer.config.source == "image":
+            if current is None:
+                raise SiteError(
+                    f"{self.site} takes its map from the image but was called outside its adapted model; "
+                    'turn activation checkpointing off, or use source="latent"'
+                )
+            report = self.canonicalizer(current.image)
+        else:
+            report = self.canonicalizer(as_nchw(feature, layout)[0])
+        if current is not None:
+            current.report[self.site.path] = report
+        return report
+
+    def _scale_back(self, output: Any, m: Map, layout: Layout) -> Any:
+        """S(·; Φ) on what the module returned: the feature, or the first of a tuple of them."""
+        if isinstance(output, tuple):
+            return (self._scale_back(output[0], m, layout), *output[1:])
+        if not isinstance(output, Tensor) or output.dim() not in (3, 4):
+            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise SiteError(
+                f'{self.site} returned {shape}, which has no pixels to scale back; use mode="invariant" there'
+            )
+        if isinstance(layout, Tokens):
+            layout = _output_tokens(layout, output.shape[1], self.site)
+        return scale(output, m, layout=layout)
+
+
+def _output_tokens(layout: Tokens, length: int, site: Site) -> Tokens:
+    """The patch grid after the module: the same, or halved by a merging layer."""
+    for step in (1, 2):
+        after = Tokens(-(-layout.height // step), -(-layout.width // step), layout.prefix)
+        if after.length == length:
+            return after
+    raise SiteError(
+        f"{site} took {layout.length} tokens and returned {length}; expected the same patches, or half as many "
+        'per side, to scale back; use mode="invariant" there'
+    )

@@ -1,0 +1,125 @@
+"""The deep equilibrium canonicalizer: features in, an equilibrium map out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localscale.canonicalizer.config import DECConfig
+from localscale.canonicalizer.network import EnergyNetwork, MapNetwork
+from localscale.canonicalizer.updates import UPDATES, FamilyMap
+from localscale.conventions import compute_dtype, resize
+from localscale.equilibrium import fixed_point
+from localscale.errors import ConfigError, ShapeError
+from localscale.maps.build import family_of, identity_map
+from localscale.warp import unscale
+
+__all__ = ["Canonicalizer", "SiteReport"]
+
+IMAGE_CHANNELS = 4  # features with more channels than an image are normalised first
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What happened at one site: the map found for each image, and how well its equilibrium was reached.
+
+    ``residual``, ``steps`` and ``converged`` have shape ``(B,)``; the map carries its gradient.
+    """
+
+    map: FamilyMap
+    residual: Tensor
+    steps: Tensor
+    converged: Tensor
+
+
+class Canonicalizer(nn.Module):
+    """h: features to maps, by solving Φ = update(Φ) (paper, Sec. 4.2).
+
+    At initialisation every map is the identity, exactly.
+
+    >>> canonicalizer = Canonicalizer(3, (6, 6), DECConfig())
+    >>> report = canonicalizer(torch.rand(2, 3, 64, 64))
+    >>> report.map.displacement().max().item(), report.converged
+    (0.0, tensor([True, True]))
+    """
+
+    def __init__(self, in_channels: int, knots: tuple[int, int], config: DECConfig) -> None:
+        super().__init__()
+        self.in_channels, self.knots, self.config = in_channels, knots, config
+        if config.update == "gradient":
+            self.network: nn.Module = EnergyNetwork(in_channels, channels=config.channels)
+        else:
+            self.network = MapNetwork(
+                in_channels,
+                knots,
+                family=config.family,
+                channels=config.channels,
+                temperature=config.temperature,
+                guard=config.guard,
+            )
+
+    def forward(self, features: Tensor) -> SiteReport:
+        """Solve for the maps of NCHW ``features``; gradients reach them and the weights."""
+        if features.dim() != 4 or features.shape[1] != self.in_channels:
+            raise ShapeError(
+                f"features have shape {tuple(features.shape)}; expected (batch, {self.in_channels}, height, width)"
+            )
+        if self.config.update == "gradient" and torch.compiler.is_exporting():
+            raise ConfigError(
+                'update="gradient" differentiates inside forward, which an exported program cannot record; '
+                'export a model with update="direct" or "compose"'
+            )
+        with _full_precision(features.device.type):
+            return self._solve(self._working_copy(features))
+
+    def _solve(self, copy: Tensor) -> SiteReport:
+        family, update = family_of(self.config.family), UPDATES[self.config.update]
+        # Only the energy's gradient is differentiated a second time.
+        sampler = "gather" if self.config.update == "gradient" else "native"
+
+        def observe(m: FamilyMap) -> Tensor:
+            return unscale(copy, m, sampler=sampler)
+
+        def step(state: Tensor) -> Tensor:
+            return update(family.from_state(state, self.knots), observe, self.network, self.config).state()
+
+        start = identity_map(
+            len(copy), self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
+        ).state()
+        solution = fixed_point(
+            step,
+            start,
+            solver=self.config.make_solver(),
+            gradient=self.config.gradient,
+            on_failure=self.config.on_failure,
+        )
+        found = family.from_state(solution.value, self.knots)
+        return SiteReport(found, solution.residual, solution.steps, solution.converged)
+
+    def _working_copy(self, features: Tensor) -> Tensor:
+        """What the loop looks at, computed once: full precision, normalised across channels, at a small size.
+
+        The normalisation works on each pixel alone, so it commutes with moving pixels about.
+        """
+        copy = features.to(compute_dtype(features.dtype))
+        height, width = copy.shape[-2:]
+        shrink = min(1.0, self.config.resolution / max(height, width))
+        copy = resize(copy, max(1, round(height * shrink)), max(1, round(width * shrink)))
+        if self.in_channels > IMAGE_CHANNELS:
+            copy = F.layer_norm(copy.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)
+        return copy
+
+
+@contextlib.contextmanager
+def _full_precision(device_type: str) -> Iterator[None]:
+    """Autocast off, if it is on: coordinates and solvers are never half precision."""
+    if torch.is_autocast_enabled(device_type):
+        with torch.autocast(device_type, enabled=False):
+            yield
+    else:
+        yield

@@ -1,0 +1,115 @@
+"""The canonicalizer's network: two convolutions and a pooling to the knots (App. A1)."""
+
+import itertools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localscale.maps.build import family_of
+from localscale.maps.grid import GridMap
+from localscale.maps.separable import SeparableMap
+
+__all__ = ["EnergyNetwork", "MapNetwork"]
+
+MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
+
+
+class Trunk(nn.Module):
+    """Convolutions with GELU in between: ``(B, C, h, w)`` to ``(B, channels[-1], h′, w′)``.
+
+    It runs in its input's precision whatever precision its own weights are kept in, so a half-precision backbone keeps
+    a float32 solver.
+    """
+
+    def __init__(self, in_channels: int, channels: tuple[int, ...]) -> None:
+        super().__init__()
+        widths = (in_channels, *channels)
+        self.layers = nn.ModuleList(
+            nn.Conv2d(before, after, kernel_size=3, padding=1) for before, after in itertools.pairwise(widths)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            stride = 2 if min(x.shape[-2:]) >= 2 * MIN_SIDE else 1
+            x = F.gelu(_convolve(layer, x, stride))
+        return x
+
+
+def _convolve(layer: nn.Module, x: Tensor, stride: int) -> Tensor:
+    assert isinstance(layer, nn.Conv2d)
+    assert layer.bias is not None
+    return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), stride=stride, padding=1)
+
+
+class MapNetwork(nn.Module):
+    """H_ψ: features to a map. Its last layer starts at zero, so the first map is the identity, exactly.
+
+    Raw parameters pass through a tanh: with temperature τ, neighbouring increments differ at most by a factor e^(2/τ).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        knots: tuple[int, int],
+        *,
+        family: str = "grid",
+        channels: tuple[int, ...] = (64, 128),
+        temperature: float = 1.0,
+        guard: float | None = 0.1,
+    ) -> None:
+        super().__init__()
+        self.family, self.temperature, self.guard = family_of(family), temperature, guard
+        self.shapes = self.family.logit_shapes(knots)
+        self.trunk = Trunk(in_channels, channels)
+        self.to_x = _zero(nn.Linear(channels[-1], 1))
+        self.to_y = _zero(nn.Linear(channels[-1], 1))
+
+    def forward(self, x: Tensor) -> GridMap | SeparableMap:
+        x = self.trunk(x)
+        logits_x = self._head(self.to_x, x, (1, *self.shapes[0])[-2:])
+        logits_y = self._head(self.to_y, x.transpose(2, 3), (1, *self.shapes[1])[-2:])
+        return self.family.from_logits(
+            logits_x.view(-1, *self.shapes[0]),
+            logits_y.view(-1, *self.shapes[1]),
+            temperature=self.temperature,
+            guard=self.guard,
+        )
+
+    def _head(self, head: nn.Linear, x: Tensor, cells: tuple[int, ...]) -> Tensor:
+        pooled = _adaptive_mean(x, cells[0], cells[1]).movedim(1, -1)
+        return torch.tanh(F.linear(pooled, head.weight.to(x.dtype), head.bias.to(x.dtype)))
+
+
+class EnergyNetwork(nn.Module):
+    """E_ψ: features to one energy per image, ``(B,)``; zero at initialisation, so nothing moves."""
+
+    def __init__(self, in_channels: int, *, channels: tuple[int, ...] = (64, 128)) -> None:
+        super().__init__()
+        self.trunk = Trunk(in_channels, channels)
+        self.to_energy = _zero(nn.Linear(channels[-1], 1, bias=False))  # a constant would have no gradient
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.trunk(x).mean(dim=(2, 3))
+        return F.linear(pooled, self.to_energy.weight.to(x.dtype)).squeeze(1)
+
+
+def _zero(layer: nn.Linear) -> nn.Linear:
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    return layer
+
+
+def _adaptive_mean(x: Tensor, rows: int, columns: int) -> Tensor:
+    """Adaptive average pooling, as two small products: exports everywhere and differentiates twice."""
+    across = _pooling_matrix(x.shape[3], columns, x.dtype, x.device)
+    down = _pooling_matrix(x.shape[2], rows, x.dtype, x.device)
+    return down @ x @ across.T
+
+
+def _pooling_matrix(size: int, cells: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Row k averages samples ⌊k·size/cells⌋ … ⌈(k+1)·size/cells⌉ − 1, shape ``(cells, size)``."""
+    cell, sample = torch.arange(cells, device=device)[:, None], torch.arange(size, device=device)
+    first, end = cell * size // cells, -(-(cell + 1) * size // cells)
+    inside = ((sample >= first) & (sample < end)).to(dtype)
+    return inside / inside.sum(dim=1, keepdim=True)

@@ -1,0 +1,48 @@
+"""One step of the equilibrium, three ways.
+
+An update takes the current map l and returns the next; ``observe(l)`` is the canonical form S⁻¹(F; l).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from localscale.canonicalizer.config import DECConfig
+from localscale.maps.grid import GridMap
+from localscale.maps.separable import SeparableMap
+
+__all__ = ["UPDATES", "Update", "compose", "direct", "gradient"]
+
+FamilyMap = GridMap | SeparableMap
+Observe = Callable[[FamilyMap], Tensor]
+Update = Callable[[FamilyMap, Observe, nn.Module, DECConfig], FamilyMap]
+
+
+def direct(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
+    """Φ⁺ = H_ψ(S⁻¹(F; Φ)): the paper's DEC."""
+    return network(observe(m))
+
+
+def compose(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
+    """l⁺ = l∘δ with δ = H_ψ(S⁻¹(F; l)).
+
+    If F′ = S(F; g), then g∘l sees the canonical form of F′ that l sees of F, and gets the same δ: an equilibrium l of F
+    makes g∘l one of F′. That is h(S(F; g)) = g·h(F), up to re-sampling l∘δ on the knots.
+    """
+    return m.compose(network(observe(m)), guard=config.guard)
+
+
+def gradient(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
+    """Φ⁺ = Φ − η ∇_Φ E_ψ(S⁻¹(F; Φ)), Eq. deq_cano; Φ are the raw parameters that give l."""
+
+    def energy(logits_x: Tensor, logits_y: Tensor) -> Tensor:
+        return network(observe(type(m).from_logits(logits_x, logits_y, guard=config.guard))).sum()
+
+    logits = m.logits()
+    slopes = torch.func.grad(energy, argnums=(0, 1))(*logits)
+    moved = [value - config.step_size * slope for value, slope in zip(logits, slopes, strict=True)]
+    return type(m).from_logits(moved[0], moved[1], guard=config.guard)
+
+
+UPDATES: dict[str, Update] = {"direct": direct, "gradient": gradient, "compose": compose}

@@ -1,0 +1,89 @@
+"""The one place that knows where a pixel is.
+
+Convention: the image domain is [0,1]², x to the right, y down. Pixel (row i, column j) of an H×W grid sits at
+(j/(W−1), i/(H−1)), which PyTorch calls ``align_corners=True``. Outside the domain the border value continues. Points
+are (x, y) pairs in the last dimension. This holds for images, features, tokens and label maps alike.
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "compute_dtype",
+    "coordinates",
+    "lattice",
+    "pixel_positions",
+    "resize",
+    "to_grid_sample",
+]
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of coordinates, maps and solvers beside features of ``dtype``: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def coordinates(size: int, *, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
+    """Positions of ``size`` evenly spaced samples on [0,1], shape ``(size,)``; a single sample sits at 0.
+
+    >>> coordinates(3, dtype=torch.float32)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    return torch.arange(size, dtype=dtype, device=device) / max(size - 1, 1)
+
+
+def lattice(height: int, width: int, *, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
+    """The (x, y) position of every pixel of a ``height × width`` grid, shape ``(H, W, 2)``."""
+    y, x = torch.meshgrid(
+        coordinates(height, dtype=dtype, device=device), coordinates(width, dtype=dtype, device=device), indexing="ij"
+    )
+    return torch.stack((x, y), dim=-1)
+
+
+def pixel_positions(flow: Tensor) -> Tensor:
+    """Where each pixel looks, in pixels: ``flow`` is l(p) − p on the H×W grid, shape ``(B, H, W, 2)``.
+
+    Adding the displacement to integer positions keeps the identity exact: a zero flow looks at whole pixels, with no
+    rounding between [0,1] and pixels.
+    """
+    _, height, width, _ = flow.shape
+    rows = torch.arange(height, dtype=flow.dtype, device=flow.device)[:, None]
+    columns = torch.arange(width, dtype=flow.dtype, device=flow.device)[None, :]
+    x = (columns + flow[..., 0] * (width - 1)).clamp(0, width - 1)
+    y = (rows + flow[..., 1] * (height - 1)).clamp(0, height - 1)
+    return torch.stack((x, y), dim=-1)
+
+
+def to_grid_sample(pixels: Tensor) -> Tensor:
+    """Pixel positions ``(B, H, W, 2)`` in the [−1,1] units of ``torch.nn.functional.grid_sample``."""
+    _, height, width, _ = pixels.shape
+    span = torch.tensor((max(width - 1, 1), max(height - 1, 1)), dtype=pixels.dtype, device=pixels.device)
+    return 2 * pixels / span - 1
+
+
+def resize(x: Tensor, height: int, width: int) -> Tensor:
+    """Resize NCHW features with an anti-aliased linear filter whose corners stay on the corners.
+
+    Every output is a local linear fit around its own position, weighted by a tent as wide as the spacing of the
+    outputs: nothing is skipped when shrinking, and a straight ramp stays straight up to the border. An unchanged size
+    returns ``x`` itself.
+    """
+    if x.shape[-2:] == (height, width):
+        return x
+    rows = _resize_matrix(x.shape[-2], height, x.dtype, x.device)
+    columns = _resize_matrix(x.shape[-1], width, x.dtype, x.device)
+    return rows @ x @ columns.T
+
+
+def _resize_matrix(size: int, new: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One row of weights per output, shape ``(new, size)``: they sum to one and balance about the output's position."""
+    exact = compute_dtype(dtype)
+    centres = coordinates(new, dtype=exact, device=device)[:, None] * (size - 1)
+    offset = torch.arange(size, dtype=exact, device=device) - centres
+    reach = max((size - 1) / max(new - 1, 1), 1.0)
+    tent = (1 - offset.abs() / reach).clamp_min(0)
+    total, first, second = ((tent * offset**power).sum(dim=1, keepdim=True) for power in (0, 1, 2))
+    spread = total * second - first.square()
+    alone = spread <= torch.finfo(exact).eps * total.square()  # a single pixel under the tent
+    weights = torch.where(alone, tent / total, tent * (second - first * offset) / torch.where(alone, 1, spread))
+    return weights.to(dtype)

@@ -1,0 +1,91 @@
+"""``fixed_point``: one verb; solver, gradient rule and failure policy are separate values."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localscale.equilibrium.gradients import Gradient, gradient_rule
+from localscale.equilibrium.solvers import Anderson, Function, Solver, stops_early
+from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError, near_misses
+
+__all__ = ["POLICIES", "Solution", "fixed_point"]
+
+POLICIES = ("warn", "raise", "identity")
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A batch of fixed points and how good they are.
+
+    ``value`` is f(z) for the best z met, ``residual`` is ‖f(z) − z‖/‖f(z)‖ there; ``residual``, ``steps`` and
+    ``converged`` have shape ``(B,)``.
+    """
+
+    value: Tensor
+    residual: Tensor
+    steps: Tensor
+    converged: Tensor
+
+
+def fixed_point(
+    f: Function,
+    z0: Tensor,
+    *,
+    solver: Solver = Anderson(),  # noqa: B008 (frozen value)
+    gradient: str | Gradient = "implicit",
+    on_failure: str = "warn",
+) -> Solution:
+    """Solve z = f(z) for every sample of a batch.
+
+    Args:
+        f: takes ``(B, ...)`` to ``(B, ...)``, samples independent of each other.
+        z0: where to start, ``(B, ...)``.
+        solver: :class:`Anderson` or :class:`Plain`.
+        gradient: ``"implicit"`` (exact, constant memory), ``"phantom(k)"``, ``"unrolled"``, or a rule.
+        on_failure: what to do when a sample does not converge: ``"warn"``, ``"raise"``, or ``"identity"``, which gives
+            that sample ``z0`` back. The first two look at the data from the host and so are silent in fixed-step mode;
+            the :class:`Solution` always tells.
+
+    >>> a = torch.tensor([[0.5], [0.9]], requires_grad=True)
+    >>> solution = fixed_point(lambda z: torch.cos(a * z), torch.zeros(2, 1))
+    >>> bool(solution.converged.all())
+    True
+    >>> _ = solution.value.sum().backward()  # through the equilibrium, not the iterations
+    """
+    if z0.dim() < 2 or not z0.is_floating_point():
+        raise ShapeError(
+            f"z0 has shape {tuple(z0.shape)} and dtype {z0.dtype}; expected a floating (batch, ...) tensor"
+        )
+    if on_failure not in POLICIES:
+        raise ConfigError(f"no failure policy {on_failure!r}: {near_misses(str(on_failure), POLICIES)}")
+    if on_failure == "raise" and solver.fixed:
+        raise ConfigError('on_failure="raise" needs to look at the data, which a fixed-step solver never does')
+    rule = gradient_rule(gradient)
+    if torch.is_grad_enabled():
+        value, estimate = rule.attach(f, z0, solver)
+    else:
+        estimate = solver.solve(f, z0)
+        value = estimate.image
+    reached = estimate.converged if on_failure == "identity" else torch.isfinite(estimate.residual)
+    value = torch.where(reached.view((-1,) + (1,) * (z0.dim() - 1)), value, z0)
+    if on_failure != "identity" and stops_early(solver.fixed):
+        _report(estimate.converged, estimate.residual, solver, on_failure)
+    return Solution(value, estimate.residual.detach(), estimate.steps, estimate.converged)
+
+
+def _report(converged: Tensor, residual: Tensor, solver: Solver, on_failure: str) -> None:
+    lost = int((~converged).sum())
+    if not lost:
+        return
+    message = (
+        f"{lost} of {len(converged)} fixed points stopped above the tolerance {solver.tolerance:g} after "
+        f"{solver.max_steps} steps (worst residual {float(residual.max()):.1e}); "
+        "raise max_steps, loosen the tolerance, or soften f"
+    )
+    if on_failure == "raise":
+        raise ConvergenceError(message)
+    warnings.warn(message, ConvergenceWarning, stacklevel=3)

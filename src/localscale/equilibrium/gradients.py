@@ -1,0 +1,122 @@
+"""How a fixed point is differentiated: a choice of its own, apart from how it is found.
+
+Each rule takes f, a starting point and a solver, and returns the solver's estimate with the value f(z*) attached to
+the autograd graph in its own way.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from localscale.equilibrium.solvers import Estimate, Function, Solver, stops_early
+from localscale.errors import ConfigError, near_misses
+
+__all__ = ["GRADIENTS", "Gradient", "Implicit", "Phantom", "Unrolled", "gradient_rule"]
+
+logger = logging.getLogger(__name__)
+
+
+class Gradient(Protocol):
+    """What :func:`fixed_point` asks of a gradient rule."""
+
+    def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
+        """Solve from ``z0``; return the value with its gradient, and the solver's estimate."""
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """The true gradient by the implicit function theorem, at memory independent of the number of steps.
+
+    With J = ∂f/∂z at the equilibrium, dz = (1 − J)⁻¹ ∂f/∂θ dθ; backward solves the adjoint fixed point u = v + Jᵀu with
+    ``adjoint`` (by default the solver that found the equilibrium), then lets u flow through one evaluation of f.
+    """
+
+    adjoint: Solver | None = None
+
+    def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
+        """Solve without a graph, then attach one evaluation and its adjoint."""
+        with torch.no_grad():
+            estimate = solver.solve(f, z0)
+        point = estimate.point.detach()
+        return ImplicitAdjoint.apply(f(point), point, f, self.adjoint or solver), estimate
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """Backpropagate through the last ``steps`` (damped) steps only: cheap, and not the gradient of the equilibrium."""
+
+    steps: int = 1
+    damping: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"phantom steps is {self.steps}; expected at least 1")
+        if not 0 < self.damping <= 1:
+            raise ConfigError(f"phantom damping is {self.damping}; expected above 0 and at most 1")
+
+    def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
+        """Solve without a graph, then take the last steps with one."""
+        with torch.no_grad():
+            estimate = solver.solve(f, z0)
+        value = estimate.point.detach()
+        for _ in range(self.steps):
+            value = torch.lerp(value, f(value), self.damping)
+        return value, estimate
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """Backpropagate through every step of the solver: memory grows with the steps."""
+
+    def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
+        """Solve with a graph."""
+        estimate = solver.solve(f, z0)
+        return estimate.image, estimate
+
+
+class ImplicitAdjoint(torch.autograd.Function):
+    """The identity on f(z*), whose backward solves the adjoint equation."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, point: Tensor, f: Function, solver: Solver) -> Tensor:
+        """Pass ``value`` on."""
+        ctx.save_for_backward(point)
+        ctx.f, ctx.solver = f, solver
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
+        """u = v + Jᵀu."""
+        (point,) = ctx.saved_tensors
+        vjp = torch.func.vjp(ctx.f, point)[1]
+        adjoint = ctx.solver.solve(lambda u: v + vjp(u)[0], v)
+        if stops_early(ctx.solver.fixed) and not bool(adjoint.converged.all()):
+            lost = int((~adjoint.converged).sum())
+            worst = float(adjoint.residual.max())
+            logger.warning("adjoint: %d of %d samples above tolerance, worst residual %.1e", lost, len(v), worst)
+        return adjoint.image, None, None, None
+
+
+GRADIENTS: dict[str, type[Implicit] | type[Phantom] | type[Unrolled]] = {
+    "implicit": Implicit,
+    "phantom": Phantom,
+    "unrolled": Unrolled,
+}
+
+
+def gradient_rule(gradient: str | Gradient) -> Gradient:
+    """A rule from its name: ``"implicit"``, ``"unrolled"``, ``"phantom"`` or ``"phantom(3)"``; a rule is itself."""
+    if not isinstance(gradient, str):
+        return gradient
+    counted = re.fullmatch(r"phantom\((\d+)\)", gradient)
+    if counted:
+        return Phantom(int(counted[1]))
+    if gradient not in GRADIENTS:
+        raise ConfigError(f"no gradient {gradient!r}: {near_misses(gradient, [*GRADIENTS, 'phantom(3)'])}")
+    return GRADIENTS[gradient]()

@@ -1,0 +1,65 @@
+"""Every error this library raises on purpose.
+
+Each message says what came, what was expected, and what to do about it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "LocalScaleError",
+    "MapError",
+    "ShapeError",
+    "SiteError",
+]
+
+
+class LocalScaleError(Exception):
+    """Base of all errors raised by localscale."""
+
+
+class MapError(LocalScaleError, ValueError):
+    """A map cannot be built or used as asked."""
+
+
+class ShapeError(LocalScaleError, ValueError):
+    """A tensor has the wrong rank, size or dtype."""
+
+
+class ConfigError(LocalScaleError, ValueError):
+    """A configuration value is unknown or out of range."""
+
+
+class SiteError(LocalScaleError, ValueError):
+    """A place in a network cannot be adapted as asked."""
+
+
+class CheckpointError(LocalScaleError, ValueError):
+    """A saved model cannot be read, or belongs to another architecture."""
+
+
+class ConvergenceError(LocalScaleError, RuntimeError):
+    """An equilibrium was not reached and the policy is ``"raise"``."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An equilibrium was not reached and the policy is ``"warn"``."""
+
+
+def near_misses(name: str, known: Iterable[str]) -> str:
+    """A sentence naming the known names closest to ``name``, or all of them if few.
+
+    >>> near_misses("blocks.12", ["blocks.0", "blocks.1"])
+    'did you mean blocks.1, blocks.0?'
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    if len(known) <= 12:
+        return f"known: {', '.join(known)}"
+    return f"known: {', '.join(known[:6])} … {', '.join(known[-3:])} ({len(known)} in all)"

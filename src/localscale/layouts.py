@@ -1,0 +1,69 @@
+"""How a feature tensor lays out its pixels, and how to see any of them as NCHW without copying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from localscale.errors import ShapeError
+
+__all__ = ["Layout", "Tokens", "as_nchw"]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sequences ``(B, prefix + height·width, C)``: class, distillation or register tokens first, then rows of patches.
+
+    >>> Tokens(14, 14, prefix=1).length
+    197
+    """
+
+    height: int
+    width: int
+    prefix: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in a sequence."""
+        return self.prefix + self.height * self.width
+
+
+Layout = Literal["NCHW", "NHWC", "NHW"] | Tokens
+
+
+def as_nchw(x: Tensor, layout: Layout) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """``x`` seen as ``(B, C, H, W)``, and the function that brings such a tensor back into ``layout``.
+
+    Prefix tokens take no part and come back as they were.
+
+    >>> view, back = as_nchw(torch.rand(2, 1 + 6, 8), Tokens(2, 3, prefix=1))
+    >>> view.shape, back(view).shape
+    (torch.Size([2, 8, 2, 3]), torch.Size([2, 7, 8]))
+    """
+    if isinstance(layout, Tokens):
+        if x.dim() != 3 or x.shape[1] != layout.length:
+            raise ShapeError(
+                f"tokens have shape {tuple(x.shape)}; expected (batch, {layout.length}, channels) for "
+                f"{layout.prefix} prefix tokens and {layout.height}×{layout.width} patches"
+            )
+        grid = x[:, layout.prefix :].transpose(1, 2).unflatten(2, (layout.height, layout.width))
+
+        def to_tokens(y: Tensor) -> Tensor:
+            patches = y.flatten(2).transpose(1, 2)
+            return torch.cat((x[:, : layout.prefix], patches), dim=1) if layout.prefix else patches
+
+        return grid, to_tokens
+    rank = {"NCHW": 4, "NHWC": 4, "NHW": 3}.get(layout)
+    if rank is None:
+        raise ShapeError(f'layout is {layout!r}; expected "NCHW", "NHWC", "NHW" or Tokens(height, width, prefix)')
+    if x.dim() != rank:
+        raise ShapeError(f"a tensor of shape {tuple(x.shape)} came as {layout}; expected {rank} dimensions")
+    if layout == "NHWC":
+        return x.permute(0, 3, 1, 2), lambda y: y.permute(0, 2, 3, 1)
+    if layout == "NHW":
+        return x.unsqueeze(1), lambda y: y.squeeze(1)
+    return x, lambda y: y

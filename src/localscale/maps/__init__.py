@@ -1,0 +1,23 @@
+"""What a local scaling is: monotone maps of [0,1]² and their algebra."""
+
+from localscale.maps.base import Composition, Map
+from localscale.maps.build import FAMILIES, identity_map, map_from_logits, random_map, resampling_error
+from localscale.maps.grid import GridMap
+from localscale.maps.inverse import ExactInverse, RowwiseInverse
+from localscale.maps.monotone import MonotoneMap
+from localscale.maps.separable import SeparableMap
+
+__all__ = [
+    "FAMILIES",
+    "Composition",
+    "ExactInverse",
+    "GridMap",
+    "Map",
+    "MonotoneMap",
+    "RowwiseInverse",
+    "SeparableMap",
+    "identity_map",
+    "map_from_logits",
+    "random_map",
+    "resampling_error",
+]

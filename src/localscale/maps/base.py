@@ -1,0 +1,165 @@
+"""What every local scaling of the plane can do."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from localscale.conventions import lattice
+from localscale.errors import MapError, ShapeError
+from localscale.maps.monotone import MonotoneMap
+
+__all__ = ["Composition", "InverseMethod", "Map", "knot_pair"]
+
+InverseMethod = Literal["exact", "rowwise"]
+
+
+def knot_pair(knots: int | tuple[int, int]) -> tuple[int, int]:
+    """``knots`` as (along x, along y), checked."""
+    pair = tuple(knots) if isinstance(knots, tuple | list) else (knots, knots)
+    if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):
+        raise MapError(f"knots is {knots!r}; expected an integer or a pair of integers (along x, along y)")
+    if min(pair) < 2:
+        raise MapError(f"knots is {knots!r}; a map needs at least 2 control points along each axis")
+    return pair
+
+
+class Map(ABC):
+    """A batch of bijections l of [0,1]² that keep each side of the square on itself.
+
+    Convention: points are ``(B, P, 2)`` in (x, y) order with x to the right and y down; see
+    :mod:`localscale.conventions`.
+    """
+
+    @property
+    @abstractmethod
+    def batch(self) -> int:
+        """How many maps this is."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """float32 or float64."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the maps live."""
+
+    @abstractmethod
+    def shift(self, points: Tensor) -> Tensor:
+        """l(p) − p at ``points`` ``(B, P, 2)``."""
+
+    @abstractmethod
+    def jacobian(self, points: Tensor) -> Tensor:
+        """∂l/∂p at ``points`` ``(B, P, 2)``, shape ``(B, P, 2, 2)``: row = output (x, y), column = input (x, y)."""
+
+    @abstractmethod
+    def min_determinant(self) -> Tensor:
+        """The smallest Jacobian determinant over the square, shape ``(B,)``; at most 0 means the map folds."""
+
+    @abstractmethod
+    def _invert(self, method: InverseMethod) -> Map:
+        """:meth:`inverse` with its argument checked."""
+
+    def inverse(self, method: InverseMethod = "exact") -> Map:
+        """l⁻¹. ``"exact"`` inverts l; ``"rowwise"`` is the paper's approximation (App. A2.2), kept for parity.
+
+        The exact inverse is unique where the map does not fold; its gradients are exact to second order.
+        """
+        if method not in ("exact", "rowwise"):
+            raise MapError(f'inverse method is {method!r}; expected "exact" or "rowwise"')
+        return self._invert(method)
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """l(p) at ``points`` ``(B, P, 2)``; points outside the square are first moved onto its border."""
+        points = self._checked(points)
+        return points + self.shift(points)
+
+    def local_scale(self, points: Tensor) -> Tensor:
+        """How much larger things at p become, √det ∂l/∂p, shape ``(B, P)``; negative where the map folds."""
+        determinant = torch.linalg.det(self.jacobian(self._checked(points)))
+        return determinant.sign() * determinant.abs().sqrt()
+
+    def flow(self, height: int, width: int) -> Tensor:
+        """l(p) − p at every pixel of a ``height × width`` grid, shape ``(B, H, W, 2)``."""
+        points = lattice(height, width, dtype=self.dtype, device=self.device).reshape(1, -1, 2)
+        return self.shift(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
+
+    def displacement(self, size: int = 32) -> Tensor:
+        """Mean distance from the identity, as a fraction of the image side, shape ``(B,)``."""
+        return torch.linalg.vector_norm(self.flow(size, size), dim=-1).mean(dim=(1, 2))
+
+    def __matmul__(self, other: Map) -> Map:
+        """``(a @ b)(p) = a(b(p))``, exact."""
+        return Composition(self, other)
+
+    def _parts(self) -> dict[str, Tensor | MonotoneMap | Map]:
+        return {name: part for name, part in vars(self).items() if isinstance(part, Tensor | MonotoneMap | Map)}
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same map on another device or in another floating dtype."""
+        if dtype not in (None, torch.float32, torch.float64):
+            raise MapError(f"dtype is {dtype}; maps are float32 or float64 whatever the features are")
+        moved = copy.copy(self)
+        for name, part in self._parts().items():
+            vars(moved)[name] = part.to(device=device, dtype=dtype)
+        return moved
+
+    def detach(self) -> Self:
+        """The same map without its gradient."""
+        cut = copy.copy(self)
+        for name, part in self._parts().items():
+            vars(cut)[name] = part.detach()
+        return cut
+
+    def _checked(self, points: Tensor) -> Tensor:
+        if points.dim() != 3 or points.shape[-1] != 2:
+            raise ShapeError(f"points have shape {tuple(points.shape)}; expected (batch, points, 2) in (x, y) order")
+        if not points.is_floating_point():
+            raise ShapeError(f"points have dtype {points.dtype}; expected a floating dtype")
+        if points.shape[0] not in (1, self.batch):
+            raise MapError(f"{points.shape[0]} sets of points came for {self.batch} maps; expected 1 or {self.batch}")
+        return points.to(self.dtype).expand(self.batch, -1, -1).clamp(0, 1)
+
+
+class Composition(Map):
+    """a∘b, kept as its two parts: bilinear maps do not close under composition, so nothing is lost by not fitting."""
+
+    def __init__(self, outer: Map, inner: Map) -> None:
+        if outer.batch != inner.batch:
+            raise MapError(f"cannot compose {outer.batch} maps with {inner.batch}; expected equal batches")
+        if outer.dtype != inner.dtype:
+            raise MapError(f"cannot compose a {outer.dtype} map with a {inner.dtype} one; convert with .to(dtype=…)")
+        self.outer, self.inner = outer, inner
+
+    @property
+    def batch(self) -> int:
+        return self.inner.batch
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inner.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.inner.device
+
+    def shift(self, points: Tensor) -> Tensor:
+        first = self.inner.shift(points)
+        return first + self.outer.shift((points + first).clamp(0, 1))
+
+    def jacobian(self, points: Tensor) -> Tensor:
+        points = self._checked(points)
+        return self.outer.jacobian(self.inner(points)) @ self.inner.jacobian(points)
+
+    def min_determinant(self) -> Tensor:
+        """The product of the parts' minima: a lower bound where neither part folds."""
+        return self.outer.min_determinant() * self.inner.min_determinant()
+
+    def _invert(self, method: InverseMethod) -> Map:
+        return self.inner.inverse(method) @ self.outer.inverse(method)

@@ -1,0 +1,129 @@
+"""Making maps: the identity, random ones, and from raw parameters."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from localscale.errors import MapError, near_misses
+from localscale.maps.base import Map, knot_pair
+from localscale.maps.grid import GridMap, resample_to_grid
+from localscale.maps.separable import SeparableMap
+
+__all__ = ["FAMILIES", "family_of", "identity_map", "map_from_logits", "random_map", "resampling_error"]
+
+FAMILIES: dict[str, type[GridMap] | type[SeparableMap]] = {"grid": GridMap, "separable": SeparableMap}
+
+
+def family_of(name: str) -> type[GridMap] | type[SeparableMap]:
+    """The map class called ``name``."""
+    if name not in FAMILIES:
+        raise MapError(f"no family {name!r}: {near_misses(str(name), FAMILIES)}")
+    return FAMILIES[name]
+
+
+def _check_batch_and_dtype(batch: int, dtype: torch.dtype) -> None:
+    if batch < 1:
+        raise MapError(f"batch is {batch}; expected at least 1")
+    if dtype not in (torch.float32, torch.float64):
+        raise MapError(f"dtype is {dtype}; maps are float32 or float64 whatever the features are")
+
+
+def identity_map(
+    batch: int = 1,
+    knots: int | tuple[int, int] = 8,
+    *,
+    family: str = "grid",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> GridMap | SeparableMap:
+    """The map that moves nothing.
+
+    >>> identity_map(2, family="separable").displacement()
+    tensor([0., 0.])
+    """
+    _check_batch_and_dtype(batch, dtype)
+    shape_x, shape_y = family_of(family).logit_shapes(knot_pair(knots))
+    zeros = (torch.zeros(batch, *shape, dtype=dtype, device=device) for shape in (shape_x, shape_y))
+    return family_of(family).from_logits(*zeros)
+
+
+def random_map(
+    batch: int = 1,
+    knots: int | tuple[int, int] = 8,
+    *,
+    strength: float = 0.5,
+    family: str = "grid",
+    generator: torch.Generator | None = None,
+    guard: float | None = 0.1,
+    temperature: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> GridMap | SeparableMap:
+    """Maps whose raw parameters are uniform in [0, strength].
+
+    Args:
+        batch: how many maps.
+        knots: control points along an axis, or a pair (along x, along y).
+        strength: 0 is the identity; at 2 neighbouring increments differ by up to e² ≈ 7.
+        family: ``"grid"`` or ``"separable"``.
+        generator: source of randomness; drawn on its own device, so a seeded CPU generator gives the same maps
+            everywhere.
+        guard: smallest Jacobian determinant to allow in a ``grid`` map; ``None`` lets it fold.
+        temperature: divides the raw parameters before the softmax.
+
+    >>> m = random_map(8, knots=(6, 4), generator=torch.Generator().manual_seed(0))
+    >>> points = torch.rand(8, 100, 2)
+    >>> torch.allclose(m.inverse()(m(points)), points, atol=1e-5)
+    True
+    """
+    _check_batch_and_dtype(batch, dtype)
+    if not 0 <= strength < math.inf:
+        raise MapError(f"strength is {strength}; expected a finite number, 0 or more")
+    shape_x, shape_y = family_of(family).logit_shapes(knot_pair(knots))
+    source = generator.device if generator is not None else device
+    logits_x, logits_y = (
+        (strength * torch.rand(batch, *shape, generator=generator, dtype=dtype, device=source)).to(device)
+        for shape in (shape_x, shape_y)
+    )
+    return map_from_logits(logits_x, logits_y, family=family, guard=guard, temperature=temperature)
+
+
+def map_from_logits(
+    logits_x: Tensor,
+    logits_y: Tensor,
+    *,
+    family: str = "grid",
+    guard: float | None = 0.1,
+    temperature: float = 1.0,
+) -> GridMap | SeparableMap:
+    """Maps from raw parameters: a softmax along the last axis makes increments, a running sum makes coordinates.
+
+    For ``"grid"`` the shapes are ``(B, Ny, Nx − 1)``, one row of the lattice each, and ``(B, Nx, Ny − 1)``, one column
+    each; for ``"separable"`` they are ``(B, Nx − 1)`` and ``(B, Ny − 1)``.
+
+    >>> map_from_logits(torch.randn(1, 5), torch.randn(1, 3), family="separable").min_determinant() > 0
+    tensor([True])
+    """
+    if not 0 < temperature < math.inf:
+        raise MapError(f"temperature is {temperature}; expected a positive number")
+    if guard is not None and not 0 < guard < 1:
+        raise MapError(f"guard is {guard}; expected a determinant strictly between 0 and 1, or None for no guard")
+    if {logits_x.dtype, logits_y.dtype} - {torch.float32, torch.float64}:
+        raise MapError(f"logits have dtype {logits_x.dtype}; maps are float32 or float64: pass logits.float()")
+    if 0 in (*logits_x.shape, *logits_y.shape):
+        raise MapError(
+            f"logits have shapes {tuple(logits_x.shape)} and {tuple(logits_y.shape)}; "
+            "a map needs at least 2 control points, so 1 increment, along each axis"
+        )
+    return family_of(family).from_logits(logits_x, logits_y, temperature=temperature, guard=guard)
+
+
+def resampling_error(m: Map, knots: int | tuple[int, int], *, size: int = 129) -> Tensor:
+    """The largest distance between ``m`` and its fit on a ``knots`` lattice, over ``size²`` points, shape ``(B,)``.
+
+    Grid maps do not close under composition: this is what putting ``a @ b`` back on a lattice costs, as a fraction of
+    the image side.
+    """
+    fitted = resample_to_grid(m, knot_pair(knots))
+    return torch.linalg.vector_norm(m.flow(size, size) - fitted.flow(size, size), dim=-1).amax(dim=(1, 2))

@@ -1,0 +1,187 @@
+"""Bilinear lattice maps: the parameterization of the paper's App. A2.2."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localscale.conventions import lattice
+from localscale.errors import MapError
+from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
+from localscale.maps.folds import corner_determinants, guard_factor
+from localscale.maps.inverse import ExactInverse, RowwiseInverse
+from localscale.maps.monotone import logits_from_offsets, offsets_from_logits
+
+__all__ = ["GridMap"]
+
+
+class GridMap(Map):
+    """A lattice of control points, rows increasing in x, columns increasing in y, bilinear in each cell.
+
+    The map is held as the ``offsets`` ``(B, 2, Ny, Nx)`` of its control points from the even lattice (channel 0 is x,
+    channel 1 is y), so the identity is exactly zero. Compositions and inverses leave the family: ``@`` and
+    ``inverse()`` return exact maps of other types, and :meth:`resample` comes back, at a cost
+    :func:`localscale.maps.resampling_error` measures.
+
+    >>> l = GridMap.from_logits(torch.randn(4, 6, 7), torch.randn(4, 8, 5), guard=0.1)  # 8 knots along x, 6 along y
+    >>> l.control_points.shape, bool((l.min_determinant() > 0.09).all())
+    (torch.Size([4, 2, 6, 8]), True)
+    """
+
+    def __init__(self, offsets: Tensor) -> None:
+        if offsets.dim() != 4 or offsets.shape[1] != 2 or min(offsets.shape[2:]) < 2:
+            raise MapError(f"offsets have shape {tuple(offsets.shape)}; expected (batch, 2, knots_y ≥ 2, knots_x ≥ 2)")
+        if offsets.dtype not in (torch.float32, torch.float64):
+            raise MapError(f"offsets have dtype {offsets.dtype}; maps are float32 or float64 whatever the features are")
+        self.offsets = offsets
+
+    @classmethod
+    def from_logits(
+        cls, logits_x: Tensor, logits_y: Tensor, *, temperature: float = 1.0, guard: float | None = None
+    ) -> GridMap:
+        """Raw parameters ``(B, Ny, Nx − 1)``, one row each, and ``(B, Nx, Ny − 1)``, one column each.
+
+        ``guard`` is the smallest Jacobian determinant to allow; ``None`` lets the map fold.
+        """
+        if logits_x.dim() != 3 or logits_y.dim() != 3 or logits_x.shape[0] != logits_y.shape[0]:
+            fits = False
+        else:
+            fits = logits_x.shape[2] + 1 == logits_y.shape[1] and logits_y.shape[2] + 1 == logits_x.shape[1]
+        if not fits:
+            raise MapError(
+                f"logits have shapes {tuple(logits_x.shape)} and {tuple(logits_y.shape)}; a grid map needs "
+                "(batch, knots_y, knots_x − 1) and (batch, knots_x, knots_y − 1)"
+            )
+        offsets_x = offsets_from_logits(logits_x, temperature)
+        offsets_y = offsets_from_logits(logits_y, temperature).transpose(1, 2)
+        return cls(torch.stack((offsets_x, offsets_y), dim=1)).guarded(guard)
+
+    @staticmethod
+    def logit_shapes(knots: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of one map's raw parameters along x and y, for ``knots`` = (Nx, Ny)."""
+        return (knots[1], knots[0] - 1), (knots[0], knots[1] - 1)
+
+    @property
+    def batch(self) -> int:
+        return self.offsets.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.offsets.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.offsets.device
+
+    @property
+    def knots(self) -> tuple[int, int]:
+        """Control points along x and y."""
+        return self.offsets.shape[3], self.offsets.shape[2]
+
+    @property
+    def control_points(self) -> Tensor:
+        """Where the lattice goes, ``(B, 2, Ny, Nx)``."""
+        return self.offsets + self._even()
+
+    def _even(self) -> Tensor:
+        _, _, rows, columns = self.offsets.shape
+        return lattice(rows, columns, dtype=self.dtype, device=self.device).permute(2, 0, 1)
+
+    def _corners(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Offsets on the four corners ``(B, P, 2, 2, 2)`` of each point's cell, and its place ``(B, P, 2)`` therein."""
+        columns, rows = self.knots
+        place = points * torch.tensor((columns - 1, rows - 1), dtype=self.dtype, device=self.device)
+        cell_x = place[..., 0].detach().floor().clamp(0, columns - 2).long()
+        cell_y = place[..., 1].detach().floor().clamp(0, rows - 2).long()
+        return self.cell_corners(cell_x, cell_y), place - torch.stack((cell_x, cell_y), dim=-1)
+
+    def cell_corners(self, cell_x: Tensor, cell_y: Tensor) -> Tensor:
+        """Offsets on the corners of the named cells ``(B, P)``, shape ``(B, P, 2, 2, 2)``: row, column, (x, y)."""
+        columns = self.knots[0]
+        flat = self.offsets.flatten(2)
+        top_left = cell_y * columns + cell_x
+        index = torch.stack((top_left, top_left + 1, top_left + columns, top_left + columns + 1), dim=-1)
+        gathered = flat.gather(2, index.flatten(1).unsqueeze(1).expand(-1, 2, -1))
+        return gathered.unflatten(2, (*cell_x.shape[1:], 2, 2)).movedim(1, -1)
+
+    def shift(self, points: Tensor) -> Tensor:
+        corners, place = self._corners(points)
+        s, t = place[..., 0, None], place[..., 1, None]
+        top = corners[..., 0, 0, :] * (1 - s) + corners[..., 0, 1, :] * s
+        bottom = corners[..., 1, 0, :] * (1 - s) + corners[..., 1, 1, :] * s
+        return top * (1 - t) + bottom * t
+
+    def flow(self, height: int, width: int) -> Tensor:
+        return F.interpolate(self.offsets, size=(height, width), mode="bilinear", align_corners=True).permute(
+            0, 2, 3, 1
+        )
+
+    def jacobian(self, points: Tensor) -> Tensor:
+        corners, place = self._corners(self._checked(points))
+        columns, rows = self.knots
+        s, t = place[..., 0, None], place[..., 1, None]
+        by_x = (corners[..., 0, 1, :] - corners[..., 0, 0, :]) * (1 - t) + (
+            corners[..., 1, 1, :] - corners[..., 1, 0, :]
+        ) * t
+        by_y = (corners[..., 1, 0, :] - corners[..., 0, 0, :]) * (1 - s) + (
+            corners[..., 1, 1, :] - corners[..., 0, 1, :]
+        ) * s
+        gradient = torch.stack((by_x * (columns - 1), by_y * (rows - 1)), dim=-1)
+        return gradient + torch.eye(2, dtype=self.dtype, device=self.device)
+
+    def min_determinant(self) -> Tensor:
+        return corner_determinants(self.offsets).flatten(1).amin(dim=1)
+
+    def max_determinant(self) -> Tensor:
+        """The largest Jacobian determinant over the square, shape ``(B,)``."""
+        return corner_determinants(self.offsets).flatten(1).amax(dim=1)
+
+    def folds(self) -> Tensor:
+        """Which cells contain a fold, a boolean ``(B, Ny − 1, Nx − 1)``."""
+        return (corner_determinants(self.offsets) <= 0).any(dim=1)
+
+    def guarded(self, epsilon: float | None = 0.1) -> GridMap:
+        """The map shrunk toward the identity, each on its own, until no determinant is below ``epsilon``."""
+        if epsilon is None:
+            return self
+        if not 0 < epsilon < 1:
+            raise MapError(f"guard is {epsilon}; expected a determinant strictly between 0 and 1, or None for no guard")
+        return GridMap(self.offsets * guard_factor(self.offsets, epsilon)[:, None, None, None])
+
+    def _invert(self, method: InverseMethod) -> Map:
+        return ExactInverse(self) if method == "exact" else RowwiseInverse(self)
+
+    # The equilibrium's state: control points, as one vector per map.
+
+    def state(self) -> Tensor:
+        """The map's coordinates as ``(B, 2·Ny·Nx)``: what solvers and losses measure."""
+        return self.control_points.flatten(1)
+
+    @classmethod
+    def from_state(cls, state: Tensor, knots: tuple[int, int]) -> GridMap:
+        """The inverse of :meth:`state`."""
+        control = state.unflatten(1, (2, knots[1], knots[0]))
+        even = lattice(knots[1], knots[0], dtype=state.dtype, device=state.device).permute(2, 0, 1)
+        return cls(control - even)
+
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """Raw parameters that give this map back: each increment's log over an even one, 0 for the identity."""
+        x, y = self.offsets.unbind(dim=1)
+        return logits_from_offsets(x), logits_from_offsets(y.transpose(1, 2))
+
+    def compose(self, inner: Map, *, guard: float | None = None) -> GridMap:
+        """l∘inner re-sampled on l's own lattice, where ``@`` would keep it exact in another type."""
+        return resample_to_grid(Composition(self, inner), self.knots, guard=guard)
+
+    def resample(self, knots: int | tuple[int, int], *, guard: float | None = None) -> GridMap:
+        """The grid map with this map's values on another lattice."""
+        return resample_to_grid(self, knot_pair(knots), guard=guard)
+
+
+def resample_to_grid(m: Map, knots: tuple[int, int], *, guard: float | None = None) -> GridMap:
+    """The grid map that agrees with ``m`` on a ``knots`` = (Nx, Ny) lattice; the sides stay exactly in place."""
+    flow = m.flow(knots[1], knots[0]).permute(0, 3, 1, 2)
+    x = F.pad(flow[:, 0, :, 1:-1], (1, 1))
+    y = F.pad(flow[:, 1, 1:-1, :], (0, 0, 1, 1))
+    return GridMap(torch.stack((x, y), dim=1)).guarded(guard)

@@ -1,0 +1,85 @@
+"""How much answers move under local scaling (paper, Eqs. inv_err and eq:eque).
+
+The definitions are the paper's: squared ℓ2 on softmax outputs. Published code computes other things under the same
+names; they are here as named variants, so that a table can say which one it shows.
+"""
+
+import torch
+from torch import Tensor
+
+from localscale.errors import ConfigError, ShapeError, near_misses
+from localscale.maps.base import Map
+from localscale.warp import scale
+
+__all__ = ["VARIANTS", "equivariance_error", "invariance_error", "per_scale_accuracy"]
+
+VARIANTS = ("squared", "l2", "relative")
+
+
+def invariance_error(reference: Tensor, variants: Tensor, *, variant: str = "squared") -> Tensor:
+    """InvE: the mean over images and their locally scaled variants of ‖M(I) − M(I_s)‖².
+
+    Args:
+        reference: probabilities on the images, ``(B, K)``.
+        variants: probabilities on V variants of each, the reference not among them, ``(B, V, K)``.
+        variant: ``"squared"`` (the paper), ``"l2"`` (not squared), ``"relative"`` (not squared, over ‖M(I)‖).
+
+    >>> invariance_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
+    tensor(1.)
+    """
+    if reference.dim() != 2 or variants.dim() != 3 or reference.shape != variants[:, 0].shape:
+        raise ShapeError(
+            f"reference has shape {tuple(reference.shape)} and variants {tuple(variants.shape)}; "
+            "expected (images, classes) and (images, variants, classes)"
+        )
+    return _distance(reference.unsqueeze(1), variants, variant, dim=-1).mean()
+
+
+def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, variant: str = "squared") -> Tensor:
+    """EquE: the mean over images and pixels of ‖S(M(I); Φ) − M(S(I; Φ))‖² on softmax masks.
+
+    Args:
+        answer: class probabilities M(I), ``(B, K, H, W)``.
+        answer_to_scaled: M(S(I; Φ)), the same shape.
+        m: the maps Φ that scaled the images.
+        variant: as in :func:`invariance_error`.
+
+    >>> mask = torch.rand(2, 5, 16, 16).softmax(1)
+    >>> equivariance_error(mask, mask, localscale.identity_map())
+    tensor(0.)
+    """
+    if answer.dim() != 4 or answer.shape != answer_to_scaled.shape:
+        raise ShapeError(
+            f"masks have shapes {tuple(answer.shape)} and {tuple(answer_to_scaled.shape)}; "
+            "expected twice (images, classes, height, width)"
+        )
+    return _distance(scale(answer, m), answer_to_scaled, variant, dim=1).mean()
+
+
+def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[float, float]:
+    """Top-1 accuracy for each distinct local scale.
+
+    Args:
+        logits: ``(N, K)``.
+        labels: ``(N,)``.
+        scales: the scale, or bracket, of each image, ``(N,)``.
+
+    >>> per_scale_accuracy(torch.eye(2), torch.tensor([0, 0]), torch.tensor([0.5, 2.0]))
+    {0.5: 1.0, 2.0: 0.0}
+    """
+    if logits.dim() != 2 or not logits.shape[0] == labels.shape[0] == scales.shape[0]:
+        raise ShapeError(
+            f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(scales.shape)}; "
+            "expected (n, classes), (n,) and (n,)"
+        )
+    right = (logits.argmax(dim=1) == labels).double()
+    return {float(s): float(right[scales == s].mean()) for s in scales.unique()}
+
+
+def _distance(a: Tensor, b: Tensor, variant: str, dim: int) -> Tensor:
+    if variant not in VARIANTS:
+        raise ConfigError(f"no variant {variant!r}: {near_misses(str(variant), VARIANTS)}")
+    if variant == "squared":
+        return (a - b).square().sum(dim=dim)
+    distance = torch.linalg.vector_norm(a - b, dim=dim)
+    return distance if variant == "l2" else distance / torch.linalg.vector_norm(a, dim=dim)

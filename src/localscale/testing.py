@@ -1,0 +1,62 @@
+"""Assertions for users' own test suites, and for ours."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from localscale.adapt.model import AdaptedModel, adapt
+from localscale.canonicalizer import DECConfig
+from localscale.maps.base import Map
+from localscale.warp import scale
+
+__all__ = ["assert_equivariant", "assert_identity_at_init"]
+
+
+def assert_equivariant(f: Callable[[Tensor], Tensor], x: Tensor, m: Map, *, tolerance: float = 1e-2) -> None:
+    """Assert f(S(x; l)) = S(f(x); l), to ``tolerance`` in root mean square relative to f(x)'s own spread.
+
+    Both sides are read between pixels, so a coarse or noisy ``x`` has an interpolation floor: use a smooth one.
+
+    >>> x = torch.rand(1, 3, 4, 4).repeat_interleave(16, 2).repeat_interleave(16, 3)
+    >>> assert_equivariant(torch.sigmoid, x, localscale.random_map(1), tolerance=0.2)  # pointwise: equivariant
+    """
+    with torch.no_grad():
+        there, expected = f(scale(x, m)), scale(f(x), m)
+    if there.shape != expected.shape:
+        raise AssertionError(f"f(S(x)) has shape {tuple(there.shape)} and S(f(x)) {tuple(expected.shape)}")
+    error = float((there - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12))
+    if not error <= tolerance:
+        raise AssertionError(f"not equivariant: relative error {error:.2e}, tolerance {tolerance:.2e}")
+
+
+def assert_identity_at_init(
+    base: nn.Module, config: DECConfig | None = None, images: Tensor | None = None, *, tolerance: float = 1e-5
+) -> AdaptedModel:
+    """Assert that adapting ``base`` does not change its answers, and return the adapted copy; ``base`` is not touched.
+
+    >>> import timm
+    >>> model = assert_identity_at_init(timm.create_model("resnet18"), images=torch.rand(1, 3, 64, 64))
+    """
+    model = adapt(copy.deepcopy(base), config).eval()
+    if images is None:
+        images = torch.rand(2, *model.input_size)
+    with torch.no_grad():
+        adapted = _tensor(model(images))
+        with model.disabled():
+            plain = _tensor(model(images))
+    difference = float((adapted - plain).abs().max())
+    if not difference <= tolerance:
+        raise AssertionError(f"the adapted model differs from its base by {difference:.2e}, tolerance {tolerance:.2e}")
+    return model
+
+
+def _tensor(answer: object) -> Tensor:
+    """A model's answer as a tensor; transformers wraps it."""
+    if isinstance(answer, Tensor):
+        return answer
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(getattr(answer, name, None), Tensor):
+            return getattr(answer, name)
+    raise AssertionError(f"cannot compare answers of type {type(answer).__name__}")

@@ -1,0 +1,83 @@
+"""Applying a local scaling: S(x; l) and S⁻¹(x; l) for images, features, tokens and label maps.
+
+Convention: ``scale`` is S(x; l)(p) = x(l⁻¹(p)), ``unscale`` is S⁻¹(x; l)(p) = x(l(p)); canonicalizing is ``unscale``.
+"""
+
+from torch import Tensor
+
+from localscale.conventions import pixel_positions
+from localscale.errors import MapError, ShapeError, near_misses
+from localscale.layouts import Layout, as_nchw
+from localscale.maps.base import InverseMethod, Map
+from localscale.sampling import SAMPLERS, sample_nearest
+
+__all__ = ["scale", "unscale"]
+
+MODES = ("bilinear", "nearest")
+
+
+def scale(
+    x: Tensor,
+    m: Map,
+    *,
+    mode: str = "bilinear",
+    layout: Layout | None = None,
+    sampler: str = "native",
+    inverse: InverseMethod = "exact",
+) -> Tensor:
+    """Make the parts of ``x`` larger or smaller as ``m`` says: S(x; l)(p) = x(l⁻¹(p)) (paper, Eq. local_scaling).
+
+    Args:
+        x: ``(B, C, H, W)`` images or features; ``(B, H, W)`` label maps; with ``layout``, ``(B, H, W, C)`` features or
+            ``(B, L, C)`` tokens. Half precision is kept; coordinates never are.
+        m: one map per image, or a single one for all.
+        mode: ``"bilinear"``, or ``"nearest"`` for label maps, which keeps values and dtype as they are.
+        layout: ``"NCHW"``, ``"NHWC"``, ``"NHW"`` or :class:`Tokens`; by default NCHW for four dimensions and NHW for
+            three.
+        sampler: ``"native"``, or ``"gather"`` where second derivatives are needed.
+        inverse: how to invert ``m``; ``"rowwise"`` is the paper's approximation.
+
+    >>> m = localscale.random_map(2, generator=torch.Generator().manual_seed(0))
+    >>> image, labels = torch.rand(2, 3, 32, 48), torch.randint(0, 9, (2, 32, 48))
+    >>> scale(image, m).shape, scale(labels, m, mode="nearest").dtype
+    (torch.Size([2, 3, 32, 48]), torch.int64)
+    """
+    return _warp(x, m.inverse(inverse), mode=mode, layout=layout, sampler=sampler)
+
+
+def unscale(
+    x: Tensor, m: Map, *, mode: str = "bilinear", layout: Layout | None = None, sampler: str = "native"
+) -> Tensor:
+    """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). Arguments as in :func:`scale`.
+
+    >>> m = localscale.identity_map()
+    >>> image = torch.rand(2, 3, 7, 1)
+    >>> torch.equal(unscale(image, m), image)
+    True
+    """
+    return _warp(x, m, mode=mode, layout=layout, sampler=sampler)
+
+
+def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler: str) -> Tensor:
+    if mode not in MODES:
+        raise ShapeError(f"no mode {mode!r}: {near_misses(str(mode), MODES)}")
+    if sampler not in SAMPLERS:
+        raise ShapeError(f"no sampler {sampler!r}: {near_misses(str(sampler), SAMPLERS)}")
+    if layout is None:
+        if x.dim() not in (3, 4):
+            raise ShapeError(
+                f"x has shape {tuple(x.shape)}; expected (B, C, H, W), or (B, H, W) for label maps; "
+                "name a layout for anything else"
+            )
+        layout = "NCHW" if x.dim() == 4 else "NHW"
+    if mode == "bilinear" and not x.is_floating_point():
+        raise ShapeError(f'x has dtype {x.dtype}, which cannot be interpolated; use mode="nearest" for labels')
+    if look_at.device != x.device:
+        raise MapError(f"the map is on {look_at.device} and x on {x.device}; move one with .to(device)")
+    view, restore = as_nchw(x, layout)
+    if look_at.batch not in (1, x.shape[0]):
+        raise MapError(f"{look_at.batch} maps came for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
+    height, width = view.shape[-2:]
+    pixels = pixel_positions(look_at.flow(height, width)).expand(x.shape[0], -1, -1, -1)
+    sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]
+    return restore(sample(view, pixels))

@@ -1,0 +1,134 @@
+"""Making maps: random, identity, from raw parameters; and every way to ask wrongly."""
+
+import pytest
+import torch
+from scipy.stats import kstest, triang
+
+from localscale.conventions import lattice
+from localscale.errors import MapError
+from localscale.maps import FAMILIES, identity_map, map_from_logits, random_map
+
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+
+
+@EACH_FAMILY
+def test_same_seed_same_maps(family: str):
+    first, second, other = (
+        random_map(3, (4, 6), family=family, generator=torch.Generator().manual_seed(seed)).state()
+        for seed in (7, 7, 8)
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1]), "maps of a batch differ"
+
+
+@EACH_FAMILY
+def test_own_generator_leaves_the_global_one_alone(family: str, rng: torch.Generator):
+    before = torch.random.get_rng_state()
+    random_map(3, family=family, generator=rng)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@EACH_FAMILY
+def test_identity_draws_nothing(family: str):
+    before = torch.random.get_rng_state()
+    identity_map(3, family=family)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("strength", [0.5, 2.0])
+def test_raw_parameters_are_uniform(family: str, strength: float, rng: torch.Generator):
+    """Softmax forgets a common shift, but the difference of two raw parameters must be triangular on ±strength."""
+    m = random_map(2000, (3, 2), strength=strength, family=family, guard=None, generator=rng, dtype=torch.float64)
+    difference = m.logits()[0].diff(dim=-1).flatten()
+    assert difference.abs().max() <= strength
+    assert kstest(difference.numpy(), triang(0.5, -strength, 2 * strength).cdf).pvalue > 0.01
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("knots", [2, (2, 5), (7, 3), 16])
+def test_identity_moves_nothing_at_all(family: str, dtype: torch.dtype, knots: int | tuple[int, int]):
+    points = lattice(11, 13, dtype=dtype).reshape(1, -1, 2)
+    for m in (identity_map(2, knots, family=family, dtype=dtype), random_map(2, knots, strength=0.0, family=family)):
+        assert not m.shift(points.to(m.dtype).expand(2, -1, -1)).any()
+        assert not m.flow(9, 5).any()
+        assert not m.displacement().any()
+        assert torch.equal(m.min_determinant(), torch.ones(2, dtype=m.dtype))
+
+
+@EACH_FAMILY
+def test_equal_logits_are_exactly_the_identity(family: str):
+    shapes = FAMILIES[family].logit_shapes((6, 4))
+    m = map_from_logits(*(torch.full((2, *shape), 0.7) for shape in shapes), family=family)
+    assert not m.flow(8, 8).any()
+
+
+@EACH_FAMILY
+def test_temperature_divides_the_raw_parameters(family: str, rng: torch.Generator):
+    logits = [torch.rand(2, *shape, generator=rng) for shape in FAMILIES[family].logit_shapes((6, 4))]
+    sharp = map_from_logits(*logits, family=family, temperature=0.5, guard=None)
+    doubled = map_from_logits(*(2 * raw for raw in logits), family=family, guard=None)
+    assert torch.equal(sharp.state(), doubled.state())
+
+
+@EACH_FAMILY
+def test_dtype_and_knots_are_as_asked(family: str):
+    m = random_map(2, (6, 4), family=family, dtype=torch.float64)
+    shape_x, shape_y = FAMILIES[family].logit_shapes((6, 4))
+    assert (m.batch, m.dtype, m.device) == (2, torch.float64, torch.device("cpu"))
+    assert [raw.shape[1:] for raw in m.logits()] == [shape_x, shape_y]
+
+
+@pytest.mark.parametrize("knots", [1, (1, 4), (4, 1), 0, -3])
+def test_too_few_knots(knots: int | tuple[int, int]):
+    with pytest.raises(MapError, match="a map needs at least 2 control points along each axis"):
+        random_map(knots=knots)
+
+
+@pytest.mark.parametrize("knots", [(3,), (3, 3, 3), True, (4, 2.0)])
+def test_knots_that_are_no_pair_of_integers(knots: object):
+    with pytest.raises(MapError, match=r"expected an integer or a pair of integers \(along x, along y\)"):
+        random_map(knots=knots)
+
+
+def test_unknown_family_names_the_near_miss():
+    with pytest.raises(MapError, match=r"no family 'seperable': did you mean separable\?"):
+        random_map(family="seperable")
+    with pytest.raises(MapError, match="no family 'affine': known: grid, separable"):
+        map_from_logits(torch.zeros(1, 2), torch.zeros(1, 2), family="affine")
+
+
+@EACH_FAMILY
+def test_values_out_of_range_are_named(family: str):
+    with pytest.raises(MapError, match=r"strength is -0\.1; expected a finite number, 0 or more"):
+        random_map(strength=-0.1, family=family)
+    with pytest.raises(MapError, match="batch is 0; expected at least 1"):
+        random_map(0, family=family)
+    for temperature in (0.0, -1.0):
+        with pytest.raises(MapError, match=f"temperature is {temperature}; expected a positive number"):
+            random_map(temperature=temperature, family=family)
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_half_precision_maps_are_refused(family: str, dtype: torch.dtype):
+    with pytest.raises(MapError, match=f"dtype is {dtype}; maps are float32 or float64 whatever the features are"):
+        random_map(dtype=dtype, family=family)
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_logits_are_refused(family: str, dtype: torch.dtype):
+    shapes = FAMILIES[family].logit_shapes((4, 4))
+    with pytest.raises(MapError, match="float32 or float64"):
+        map_from_logits(*(torch.zeros(1, *shape, dtype=dtype) for shape in shapes), family=family)
+
+
+@pytest.mark.parametrize(
+    ("family", "x", "y"), [("grid", (1, 3, 0), (1, 1, 2)), ("separable", (1, 0), (1, 2)), ("separable", (1, 2), (1, 0))]
+)
+def test_logits_for_fewer_than_two_knots_are_refused(family: str, x: tuple[int, ...], y: tuple[int, ...]):
+    with pytest.raises(MapError, match="logits have shapes"):
+        map_from_logits(torch.zeros(x), torch.zeros(y), family=family)

@@ -1,0 +1,90 @@
+"""Slow, obvious oracles: float64, one map at a time, no code shared with the library."""
+
+import itertools
+
+import numpy as np
+import torch
+from scipy.interpolate import RegularGridInterpolator
+from scipy.optimize import fsolve
+
+
+def control_points(increments_x: np.ndarray, increments_y: np.ndarray) -> np.ndarray:
+    """Running sums of ``(Ny, Nx − 1)`` row and ``(Nx, Ny − 1)`` column increments, as ``(2, Ny, Nx)``."""
+    x = np.pad(np.cumsum(increments_x, axis=1), ((0, 0), (1, 0)))
+    y = np.pad(np.cumsum(increments_y, axis=1), ((0, 0), (1, 0))).T
+    return np.stack((x, y))
+
+
+def evaluate(control: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """l(p) of the bilinear lattice map ``control`` ``(2, Ny, Nx)`` at ``points`` ``(P, 2)``."""
+    _, rows, columns = control.shape
+    axes = (np.linspace(0, 1, rows), np.linspace(0, 1, columns))
+    return np.stack([RegularGridInterpolator(axes, channel)(points[:, ::-1]) for channel in control], axis=1)
+
+
+def invert(control: np.ndarray, point: np.ndarray) -> list[np.ndarray]:
+    """Every p with l(p) = ``point``: root finding in one cell after the other, no cell left out."""
+    _, rows, columns = control.shape
+    found: list[np.ndarray] = []
+    for i, j in itertools.product(range(rows - 1), range(columns - 1)):
+        a, b, c, d = control[:, i, j], control[:, i, j + 1], control[:, i + 1, j], control[:, i + 1, j + 1]
+
+        def miss(place, a=a, b=b, c=c, d=d):
+            s, t = place
+            return (1 - t) * ((1 - s) * a + s * b) + t * ((1 - s) * c + s * d) - point
+
+        place, *_ = fsolve(miss, (0.5, 0.5), xtol=1e-13, full_output=True)
+        if np.abs(miss(place)).max() < 1e-12 and place.min() > -1e-9 and place.max() < 1 + 1e-9:
+            root = (place + np.array((j, i))) / (columns - 1, rows - 1)
+            if all(np.abs(root - other).max() > 1e-9 for other in found):
+                found.append(root)
+    return found
+
+
+def cell_determinants(control: np.ndarray, per_side: int = 9) -> np.ndarray:
+    """det ∂l/∂p by central differences on ``per_side²`` places in each cell, ``(Ny − 1, Nx − 1, per_side²)``.
+
+    The outermost places lie a ten-thousandth of a cell inside it; within a cell central differences of a bilinear
+    function are exact.
+    """
+    _, rows, columns = control.shape
+    place, step = np.linspace(1e-4, 1 - 1e-4, per_side), 5e-5
+    i, j, t, s = np.meshgrid(np.arange(rows - 1), np.arange(columns - 1), place, place, indexing="ij")
+    x, y = (j + s) / (columns - 1), (i + t) / (rows - 1)
+
+    def derivative(dx: float, dy: float) -> np.ndarray:
+        ahead = evaluate(control, np.stack((x + dx, y + dy), axis=-1).reshape(-1, 2))
+        behind = evaluate(control, np.stack((x - dx, y - dy), axis=-1).reshape(-1, 2))
+        return (ahead - behind) / (2 * (dx + dy))
+
+    by_x, by_y = derivative(step / (columns - 1), 0), derivative(0, step / (rows - 1))
+    return (by_x[:, 0] * by_y[:, 1] - by_x[:, 1] * by_y[:, 0]).reshape(rows - 1, columns - 1, per_side**2)
+
+
+def bilinear(image: np.ndarray, x: float, y: float) -> np.ndarray:
+    """``image`` ``(C, H, W)`` between its pixels: four neighbours, the border continued."""
+    _, height, width = image.shape
+    left, top = int(np.floor(x)), int(np.floor(y))
+    value = np.zeros(image.shape[0])
+    for row, column in itertools.product((top, top + 1), (left, left + 1)):
+        weight = (1 - abs(x - column)) * (1 - abs(y - row))
+        value += weight * image[:, min(max(row, 0), height - 1), min(max(column, 0), width - 1)]
+    return value
+
+
+def unscale(image: np.ndarray, control: np.ndarray) -> np.ndarray:
+    """S⁻¹(x; l)(p) = x(l(p)) for one ``(C, H, W)`` image, pixel by pixel."""
+    _, height, width = image.shape
+    result = np.empty(image.shape)
+    for i, j in itertools.product(range(height), range(width)):
+        ((x, y),) = evaluate(control, np.array([[j / (width - 1), i / (height - 1)]]))
+        result[:, i, j] = bilinear(image, x * (width - 1), y * (height - 1))
+    return result
+
+
+def autograd_jacobian(function, points: torch.Tensor) -> torch.Tensor:
+    """∂f/∂p at ``points`` ``(B, P, 2)`` by automatic differentiation, ``(B, P, 2, 2)``."""
+    points = points.clone().requires_grad_()
+    moved = function(points)
+    rows = [torch.autograd.grad(moved[..., k].sum(), points, retain_graph=True)[0] for k in (0, 1)]
+    return torch.stack(rows, dim=-2)
