@@ -11,6 +11,7 @@ __all__ = [
     "ConfigError",
     "ConvergenceError",
     "ConvergenceWarning",
+    "GradientError",
     "LocalScaleError",
     "MapError",
     "ShapeError",
@@ -44,6 +45,10 @@ class CheckpointError(LocalScaleError, ValueError):
 
 class ConvergenceError(LocalScaleError, RuntimeError):
     """An equilibrium was not reached and the policy is ``"raise"``."""
+
+
+class GradientError(LocalScaleError, RuntimeError):
+    """A derivative was asked for that a gradient rule does not give."""
 
 
 class ConvergenceWarning(UserWarning):

@@ -32,14 +32,19 @@ def assert_equivariant(f: Callable[[Tensor], Tensor], x: Tensor, m: Map, *, tole
 
 
 def assert_identity_at_init(
-    base: nn.Module, config: DECConfig | None = None, images: Tensor | None = None, *, tolerance: float = 1e-5
+    base: nn.Module,
+    config: DECConfig | None = None,
+    images: Tensor | None = None,
+    *,
+    input_size: tuple[int, int, int] | None = None,
+    tolerance: float = 1e-5,
 ) -> AdaptedModel:
     """Assert that adapting ``base`` does not change its answers, and return the adapted copy; ``base`` is not touched.
 
     >>> import timm
     >>> model = assert_identity_at_init(timm.create_model("resnet18"), images=torch.rand(1, 3, 64, 64))
     """
-    model = adapt(copy.deepcopy(base), config).eval()
+    model = adapt(copy.deepcopy(base), config, input_size=input_size).eval()
     if images is None:
         images = torch.rand(2, *model.input_size)
     with torch.no_grad():

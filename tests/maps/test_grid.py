@@ -85,7 +85,7 @@ def test_gradients_of_compose(guard: float | None, rng: torch.Generator):
     logits = [torch.rand(1, 4, 3, generator=rng, dtype=torch.float64, requires_grad=True) for _ in range(4)]
 
     def composed(*raw):
-        return GridMap.from_logits(*raw[:2]).compose(GridMap.from_logits(*raw[2:]), guard=guard).state()
+        return GridMap.from_logits(*raw[:2]).compose_resampled(GridMap.from_logits(*raw[2:]), guard=guard).state()
 
     assert gradcheck(composed, logits)
 
@@ -158,18 +158,18 @@ def test_compose_is_the_chain_on_its_own_lattice(rng: torch.Generator):
     a, b = (random_map(2, n, strength=1.0, generator=rng) for n in ((6, 4), (5, 7)))
     points = lattice(4, 6, dtype=torch.float32).reshape(1, -1, 2)
     for inner in (b, b.inverse(), random_map(2, 5, family="separable", generator=rng)):
-        fitted = a.compose(inner)
+        fitted = a.compose_resampled(inner)
         assert fitted.knots == (6, 4)
         torch.testing.assert_close(fitted(points), a(inner(points)), atol=1e-6, rtol=0)
     one = identity_map(2, (6, 4))
-    assert not one.compose(one).offsets.any()
-    torch.testing.assert_close(a.compose(one).offsets, a.offsets, atol=1e-7, rtol=0)
+    assert not one.compose_resampled(one).offsets.any()
+    torch.testing.assert_close(a.compose_resampled(one).offsets, a.offsets, atol=1e-7, rtol=0)
 
 
 def test_compose_can_be_guarded(rng: torch.Generator):
     maps = [random_map(50, 8, strength=2.0, generator=rng) for _ in range(2)]
-    assert (maps[0].compose(maps[1]).min_determinant() < 0.1).any()
-    assert (maps[0].compose(maps[1], guard=0.1).min_determinant() >= 0.1 - 1e-5).all()
+    assert (maps[0].compose_resampled(maps[1]).min_determinant() < 0.1).any()
+    assert (maps[0].compose_resampled(maps[1], guard=0.1).min_determinant() >= 0.1 - 1e-5).all()
 
 
 def test_to_and_detach_reach_every_part(rng: torch.Generator):

@@ -62,6 +62,7 @@ class AdaptedModel(nn.Module):
         self.base_fingerprint = fingerprint(base)
         self.base = base
         self.input_canonicalizer: Canonicalizer | None = None
+        self.adapted: dict[str, AdaptedSite] = {}  # a plain dictionary: these modules belong to the base
         device = _first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
         for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
@@ -69,7 +70,8 @@ class AdaptedModel(nn.Module):
                 self.input_canonicalizer = canonicalizer
             else:
                 wrapped = base.get_submodule(site.path)
-                _replace(base, site.path, AdaptedSite(wrapped, canonicalizer, site, self.channel, input_size[1:]))
+                self.adapted[site.path] = AdaptedSite(wrapped, canonicalizer, site, self.channel, input_size[1:])
+                _replace(base, site.path, self.adapted[site.path])
 
     def _canonicalizer(self, index: int, site: Site) -> Canonicalizer:
         at_image = site.path == INPUT or self.config.source == "image"
@@ -80,8 +82,9 @@ class AdaptedModel(nn.Module):
     @property
     def canonicalizers(self) -> dict[str, Canonicalizer]:
         """Each site's canonicalizer, by the site's path."""
-        found = {INPUT: self.input_canonicalizer} if self.input_canonicalizer is not None else {}
-        found |= {m.site.path: m.canonicalizer for m in self.base.modules() if isinstance(m, AdaptedSite)}
+        found = {path: adapted.canonicalizer for path, adapted in self.adapted.items()}
+        if self.input_canonicalizer is not None:
+            found[INPUT] = self.input_canonicalizer
         return {site.path: found[site.path] for site in self.sites if site.path in found}
 
     def forward(self, *args: Any, return_report: bool = False, **kwargs: Any) -> Any:
@@ -89,7 +92,7 @@ class AdaptedModel(nn.Module):
 
         With ``return_report=True`` also a dictionary from site path to :class:`SiteReport`.
         """
-        if not self.canonicalizers:
+        if self.input_canonicalizer is None and not self.adapted:
             raise SiteError("this adapted model was unwrapped; adapt the base again to use it")
         key, image = self._image(args, kwargs)
         report: dict[str, SiteReport] = {}
@@ -177,6 +180,7 @@ class AdaptedModel(nn.Module):
             if isinstance(module, AdaptedSite):
                 _replace(self.base, path, module.wrapped)
         self.input_canonicalizer = None
+        self.adapted.clear()
         return self.base
 
     def base_state(self) -> dict[str, Tensor]:

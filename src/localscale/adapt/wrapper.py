@@ -49,7 +49,7 @@ class AdaptedSite(nn.Module):
         if found is None:
             raise SiteError(f"{self.site} was called without a tensor; only modules that take features can be adapted")
         key, feature = found
-        layout = self.site.layout_for(feature.shape[1], self._image_size())
+        layout = self._layout(feature)
         report = self._canonicalize(feature, layout)
         canonical = unscale(feature, report.map, layout=layout)
         if isinstance(key, int):
@@ -61,10 +61,18 @@ class AdaptedSite(nn.Module):
             return output
         return self._scale_back(output, report.map, layout)
 
-    def _image_size(self) -> tuple[int, int]:
-        """The image's (H, W); recomputed activations outside a call can only be those of the usual size."""
+    def _layout(self, feature: Tensor) -> Layout:
         current = self.channel.current
-        return current.image_size if current is not None else self.usual_size
+        if current is not None:
+            return self.site.layout_for(feature.shape[1], current.image_size)
+        try:  # activations recomputed for a backward pass: the image is gone, but its size is mostly the usual one
+            return self.site.layout_for(feature.shape[1], self.usual_size)
+        except SiteError as error:
+            height, width = self.usual_size
+            raise SiteError(
+                f"{self.site} was called outside its adapted model, where it knows only {height}×{width} images; "
+                "turn activation checkpointing off for other sizes"
+            ) from error
 
     def _canonicalize(self, feature: Tensor, layout: Layout) -> SiteReport:
         current = self.channel.current

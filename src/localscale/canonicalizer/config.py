@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from localscale.canonicalizer.site import Site
+from localscale.canonicalizer.updates import UPDATES
 from localscale.equilibrium import POLICIES, SOLVERS, Anderson, Plain, gradient_rule
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.base import knot_pair
@@ -16,7 +17,6 @@ from localscale.maps.build import FAMILIES
 
 __all__ = ["DECConfig"]
 
-UPDATE_NAMES = ("direct", "gradient", "compose")
 SOURCES = ("latent", "image")
 MODES = ("invariant", "equivariant")
 
@@ -90,7 +90,7 @@ class DECConfig:
         for index in range(len(self.sites)):
             self.knots_at(index)
         _choose("family", self.family, FAMILIES)
-        _choose("update", self.update, UPDATE_NAMES)
+        _choose("update", self.update, UPDATES)
         _choose("source", self.source, SOURCES)
         _choose("mode", self.mode, MODES)
         _choose("on_failure", self.on_failure, POLICIES)
@@ -115,9 +115,16 @@ class DECConfig:
 
     def make_solver(self) -> Anderson | Plain:
         """The solver these settings describe."""
-        if self.solver == "plain":
-            return Plain(self.max_steps, self.tolerance, self.damping, fixed=self.fixed_steps)
-        return Anderson(self.max_steps, self.tolerance, self.history, self.damping, fixed=self.fixed_steps)
+        settings = {
+            "max_steps": self.max_steps,
+            "tolerance": self.tolerance,
+            "history": self.history,
+            "damping": self.damping,
+            "fixed": self.fixed_steps,
+        }
+        solver = SOLVERS[self.solver]
+        known = {f.name for f in dataclasses.fields(solver)}
+        return solver(**{name: value for name, value in settings.items() if name in known})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, as JSON has them."""

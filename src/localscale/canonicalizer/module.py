@@ -89,7 +89,7 @@ class Canonicalizer(nn.Module):
             return update(family.from_state(state, self.knots), observe, self.network, self.config).state()
 
         start = identity_map(
-            len(copy), self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
+            copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
         ).state()
         solution = fixed_point(
             step,

@@ -59,17 +59,12 @@ class Site:
             return self.channels is not None
         return self.layout is not None and self.channels is not None and (self.layout != "tokens" or bool(self.stride))
 
-    def layout_for(self, length: int, image_size: tuple[int, int] | None) -> Layout:
+    def layout_for(self, length: int, image_size: tuple[int, int]) -> Layout:
         """The layout of features of ``length`` tokens, for an image of ``image_size`` (H, W) pixels."""
         if self.layout != "tokens":
             assert self.layout is not None
             return self.layout
         assert self.stride is not None
-        if image_size is None:
-            raise SiteError(
-                f"{self.path} was called outside its adapted model and cannot know the image's size; call the adapted "
-                "model itself, and turn activation checkpointing off for adapted modules"
-            )
         tried = []
         for rounding in (0, 1):  # a backbone drops the rest of an odd size, or pads it
             height, width = ((n + rounding * (s - 1)) // s for n, s in zip(image_size, self.stride, strict=True))

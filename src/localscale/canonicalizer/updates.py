@@ -3,20 +3,25 @@
 An update takes the current map l and returns the next; ``observe(l)`` is the canonical form S⁻¹(F; l).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from localscale.canonicalizer.config import DECConfig
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
+
+if TYPE_CHECKING:
+    from localscale.canonicalizer.config import DECConfig
 
 __all__ = ["UPDATES", "Update", "compose", "direct", "gradient"]
 
 FamilyMap = GridMap | SeparableMap
 Observe = Callable[[FamilyMap], Tensor]
-Update = Callable[[FamilyMap, Observe, nn.Module, DECConfig], FamilyMap]
+Update = Callable[[FamilyMap, Observe, nn.Module, "DECConfig"], FamilyMap]
 
 
 def direct(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
@@ -30,7 +35,7 @@ def compose(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfi
     If F′ = S(F; g), then g∘l sees the canonical form of F′ that l sees of F, and gets the same δ: an equilibrium l of F
     makes g∘l one of F′. That is h(S(F; g)) = g·h(F), up to re-sampling l∘δ on the knots.
     """
-    return m.compose(network(observe(m)), guard=config.guard)
+    return m.compose_resampled(network(observe(m)), guard=config.guard)
 
 
 def gradient(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from localscale.equilibrium.solvers import Anderson, Function, Solver, stops_ear
 from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError, near_misses
 
 __all__ = ["POLICIES", "Solution", "fixed_point"]
+
+logger = logging.getLogger(__name__)
 
 POLICIES = ("warn", "raise", "identity")
 
@@ -81,11 +84,11 @@ def _report(converged: Tensor, residual: Tensor, solver: Solver, on_failure: str
     lost = int((~converged).sum())
     if not lost:
         return
-    message = (
-        f"{lost} of {len(converged)} fixed points stopped above the tolerance {solver.tolerance:g} after "
-        f"{solver.max_steps} steps (worst residual {float(residual.max()):.1e}); "
-        "raise max_steps, loosen the tolerance, or soften f"
-    )
+    stopped = f"stopped above the tolerance {solver.tolerance:g} after {solver.max_steps} steps"
+    remedy = "raise max_steps or loosen the tolerance"
+    found = f"{lost} of {len(converged)} fixed points {stopped} (worst residual {float(residual.max()):.1e})"
     if on_failure == "raise":
-        raise ConvergenceError(message)
-    warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        raise ConvergenceError(f"{found}; {remedy}")
+    logger.info(found)
+    # The same words every time, so that Python shows them once and not at every step of a training run.
+    warnings.warn(f"some fixed points {stopped}, the report says which; {remedy}", ConvergenceWarning, stacklevel=3)

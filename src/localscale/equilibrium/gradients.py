@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from localscale.equilibrium.solvers import Estimate, Function, Solver, stops_early
-from localscale.errors import ConfigError, near_misses
+from localscale.errors import ConfigError, GradientError, near_misses
 
 __all__ = ["GRADIENTS", "Gradient", "Implicit", "Phantom", "Unrolled", "gradient_rule"]
 
@@ -93,13 +93,18 @@ class ImplicitAdjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
         """u = v + Jᵀu."""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise GradientError(
+                'gradient="implicit" gives first derivatives only; use gradient="unrolled" where a gradient is '
+                "differentiated again (create_graph=True)"
+            )
         (point,) = ctx.saved_tensors
         vjp = torch.func.vjp(ctx.f, point)[1]
         adjoint = ctx.solver.solve(lambda u: v + vjp(u)[0], v)
         if stops_early(ctx.solver.fixed) and not bool(adjoint.converged.all()):
             lost = int((~adjoint.converged).sum())
             worst = float(adjoint.residual.max())
-            logger.warning("adjoint: %d of %d samples above tolerance, worst residual %.1e", lost, len(v), worst)
+            logger.info("adjoint: %d of %d samples above tolerance, worst residual %.1e", lost, len(v), worst)
         return adjoint.image, None, None, None
 
 

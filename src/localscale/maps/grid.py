@@ -170,7 +170,7 @@ class GridMap(Map):
         x, y = self.offsets.unbind(dim=1)
         return logits_from_offsets(x), logits_from_offsets(y.transpose(1, 2))
 
-    def compose(self, inner: Map, *, guard: float | None = None) -> GridMap:
+    def compose_resampled(self, inner: Map, *, guard: float | None = None) -> GridMap:
         """l∘inner re-sampled on l's own lattice, where ``@`` would keep it exact in another type."""
         return resample_to_grid(Composition(self, inner), self.knots, guard=guard)
 

@@ -189,12 +189,12 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _solve_2x2(first: Tensor, second: Tensor, right: Tensor) -> Tensor:
-    """Solve [first, second]·z = right by Cramer's rule; a vanishing determinant moves nothing."""
+    """Solve [first, second]·z = right by Cramer's rule; where the map folds, by no more than a cell."""
     determinant = _cross(first, second)
-    usable = determinant.abs() > torch.finfo(right.dtype).tiny
+    usable = determinant > torch.finfo(right.dtype).eps ** 0.5
     safe = torch.where(usable, determinant, 1)
     solution = torch.cat((_cross(right, second), _cross(first, right)), dim=-1) / safe
-    return torch.where(usable, solution, 0)
+    return torch.where(usable, solution.clamp(-1, 1), 0)
 
 
 def _solve_bilinear(terms: Terms, target: Tensor) -> Tensor:

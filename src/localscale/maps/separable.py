@@ -59,6 +59,11 @@ class SeparableMap(Map):
     def device(self) -> torch.device:
         return self.x.knots.device
 
+    @property
+    def knots(self) -> tuple[int, int]:
+        """Knots along x and y."""
+        return self.x.knots.shape[-1], self.y.knots.shape[-1]
+
     def shift(self, points: Tensor) -> Tensor:
         return torch.stack((self.x.shift(points[..., 0]), self.y.shift(points[..., 1])), dim=-1)
 
@@ -108,7 +113,7 @@ class SeparableMap(Map):
         x, y = (logits_from_offsets(axis.values - axis.knots) for axis in (self.x, self.y))
         return x, y
 
-    def compose(self, inner: SeparableMap, *, guard: float | None = None) -> SeparableMap:
+    def compose_resampled(self, inner: SeparableMap, *, guard: float | None = None) -> SeparableMap:
         """l∘inner re-sampled on l's own even knots, where ``@`` would keep it exact on more of them."""
         self._require_even()
         Composition(self, inner)  # refuses what does not fit

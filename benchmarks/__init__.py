@@ -1,0 +1,1 @@
+"""Measurements of the core, with peers in the same run."""

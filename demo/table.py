@@ -1,0 +1,55 @@
+"""What is measured of a trained model, and the table it goes into."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import localscale as ls
+from demo.digits import Digits
+from demo.training import predict
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model: percentages, InvE (squared, 10⁻²), parameters that were trained, seconds of training."""
+
+    name: str
+    accuracy: float
+    invariance_error: float
+    parameters: int
+    seconds: float
+    accuracy_per_scale: dict[float, float]
+
+
+def measure(name: str, model: nn.Module, digits: Digits, seconds: float) -> Row:
+    """Test ``model`` on the test scenes, their variants, and each scale."""
+    reference = predict(model, digits.test)
+    variants = torch.stack([predict(model, images) for images in digits.variants], dim=1)
+    right = (reference.argmax(dim=1) == digits.test_labels).double()
+    per_scale = {
+        scale: float((predict(model, images).argmax(dim=1) == digits.test_labels).double().mean())
+        for scale, images in digits.by_scale.items()
+    }
+    return Row(
+        name=name,
+        accuracy=100 * float(right.mean()),
+        invariance_error=100 * float(ls.metrics.invariance_error(reference, variants)),
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        seconds=seconds,
+        accuracy_per_scale={scale: 100 * value for scale, value in per_scale.items()},
+    )
+
+
+def render_table(rows: list[Row]) -> str:
+    """The rows as a table for the terminal."""
+    lines = [
+        f"{'':10} {'accuracy':>9} {'InvE':>7} {'trainable':>10} {'seconds':>8}",
+        f"{'':10} {'%':>9} {'10⁻²':>7} {'parameters':>10} {'':>8}",
+        "─" * 48,
+    ]
+    lines += [
+        f"{row.name:10} {row.accuracy:9.2f} {row.invariance_error:7.2f} {row.parameters:10,} {row.seconds:8.1f}"
+        for row in rows
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,75 @@
+"""Adapt a network of your own whose tokens the library cannot guess, and check that the layout is right.
+
+Run from the repository root: ``.venv/bin/python examples/your_own_site.py``
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import localscale as ls
+
+REGISTERS, PATCH, WIDTH, CLASSES = 3, 2, 16, 5
+
+
+class PixelNet(nn.Module):
+    """Images to class maps: three register tokens, then one token per 2×2 pixels, each treated alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, WIDTH)
+        self.registers = nn.Parameter(torch.randn(REGISTERS, WIDTH))
+        self.block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+        self.classify = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = F.avg_pool2d(images, PATCH)
+        tokens = self.embed(patches.flatten(2).transpose(1, 2))
+        registers = self.registers.expand(len(images), -1, -1)
+        tokens = self.block(torch.cat((registers, tokens), dim=1))
+        return self.classify(tokens[:, REGISTERS:]).transpose(1, 2).unflatten(2, patches.shape[2:])
+
+
+def smooth_images(size: int = 64) -> Tensor:
+    """Two images of slow waves, ``(2, 3, size, size)``: little is lost when they are read between pixels."""
+    axis = torch.linspace(0, 1, size)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    waves = [torch.sin(3 * x + 2 * y), torch.cos(4 * y), torch.sin(2 * x - 5 * y)]
+    return torch.stack((torch.stack(waves), torch.stack(waves[::-1])))
+
+
+def adapted(base: nn.Module, mode: str) -> ls.AdaptedModel:
+    """A copy of ``base`` adapted at ``block``; at first it must answer as ``base`` does."""
+    torch.manual_seed(0)  # the canonicalizer's first weights
+    # No convolution cuts the patches here, so nothing tells prefix and stride: say them.
+    site = ls.Site("block", layout="tokens", channels=WIDTH, prefix=REGISTERS, stride=(PATCH, PATCH))
+    config = ls.DECConfig(sites=(site,), knots=5, mode=mode, max_steps=40)
+    return ls.testing.assert_identity_at_init(base, config, smooth_images())
+
+
+def main() -> None:
+    """Adapt in both modes, make the maps differ from the identity, and compare."""
+    torch.manual_seed(0)
+    base, x = PixelNet().eval(), smooth_images()
+    try:
+        ls.adapt(base, ls.DECConfig(sites=("block",)), input_size=(3, 64, 64))
+    except ls.errors.SiteError as error:
+        print(f"without a Site: {error}\n")
+
+    g = ls.random_map(2, knots=5, strength=1.0, generator=torch.Generator().manual_seed(1))
+    for mode in ("equivariant", "invariant"):
+        model = adapted(base, mode)
+        network = model.canonicalizers["block"].network
+        for head in (network.to_x, network.to_y):  # as training would: maps that move something
+            nn.init.normal_(head.weight, std=1.0, generator=torch.Generator().manual_seed(2))
+        report = model(x, return_report=True)[1]["block"]
+        print(f"{mode}: moves {100 * report.map.displacement().mean():.1f} % of the side; ", end="")
+        try:
+            ls.testing.assert_equivariant(model, x, g, tolerance=0.01)
+            print("model(S(x)) = S(model(x)) to 1 %")
+        except AssertionError as error:
+            print(error)
+
+
+if __name__ == "__main__":
+    main()
