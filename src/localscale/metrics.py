@@ -27,7 +27,7 @@ def invariance_error(reference: Tensor, variants: Tensor, *, variant: str = "squ
     >>> invariance_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
     tensor(1.)
     """
-    if reference.dim() != 2 or variants.dim() != 3 or reference.shape != variants[:, 0].shape:
+    if reference.dim() != 2 or variants.dim() != 3 or reference.shape != variants.shape[::2] or not variants.shape[1]:
         raise ShapeError(
             f"reference has shape {tuple(reference.shape)} and variants {tuple(variants.shape)}; "
             "expected (images, classes) and (images, variants, classes)"
@@ -67,7 +67,7 @@ def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[f
     >>> per_scale_accuracy(torch.eye(2), torch.tensor([0, 0]), torch.tensor([0.5, 2.0]))
     {0.5: 1.0, 2.0: 0.0}
     """
-    if logits.dim() != 2 or not logits.shape[0] == labels.shape[0] == scales.shape[0]:
+    if logits.dim() != 2 or not (logits.shape[0],) == labels.shape == scales.shape:
         raise ShapeError(
             f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(scales.shape)}; "
             "expected (n, classes), (n,) and (n,)"

@@ -101,7 +101,7 @@ class DECConfig:
             raise ConfigError(f"channels is {self.channels}; expected at least one positive width")
         if self.resolution < 2:
             raise ConfigError(f"resolution is {self.resolution}; expected at least 2 pixels")
-        if self.temperature <= 0:
+        if not self.temperature > 0:
             raise ConfigError(f"temperature is {self.temperature}; expected a positive number")
         if self.guard is not None and not 0 < self.guard < 1:
             raise ConfigError(f"guard is {self.guard}; expected a determinant strictly between 0 and 1, or None")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UPDATES", "Update", "compose", "direct", "gradient"]
 
+MOST = 4.0  # raw parameters of the gradient update stay within ±4: a longer step would lose increments to rounding
 FamilyMap = GridMap | SeparableMap
 Observe = Callable[[FamilyMap], Tensor]
 Update = Callable[[FamilyMap, Observe, nn.Module, "DECConfig"], FamilyMap]
@@ -46,7 +47,7 @@ def gradient(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConf
 
     logits = m.logits()
     slopes = torch.func.grad(energy, argnums=(0, 1))(*logits)
-    moved = [value - config.step_size * slope for value, slope in zip(logits, slopes, strict=True)]
+    moved = [(value - config.step_size * slope).clamp(-MOST, MOST) for value, slope in zip(logits, slopes, strict=True)]
     return type(m).from_logits(moved[0], moved[1], guard=config.guard)
 
 

@@ -53,7 +53,7 @@ def relative_residual(point: Tensor, image: Tensor) -> Tensor:
     distance = torch.linalg.vector_norm((image - point).flatten(1), dim=1)
     size = torch.linalg.vector_norm(image.flatten(1), dim=1)
     residual = distance / (size + 1e-12)  # the constant only keeps 0/0 from an exact fixed point at zero
-    return torch.where(torch.isfinite(residual), residual, torch.inf)
+    return torch.where(torch.isfinite(residual) & torch.isfinite(size), residual, torch.inf)
 
 
 def stops_early(fixed: bool) -> bool:
@@ -64,7 +64,7 @@ def stops_early(fixed: bool) -> bool:
 def _check(max_steps: int, tolerance: float, damping: float) -> None:
     if max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; expected at least 1")
-    if tolerance < 0:
+    if not tolerance >= 0:
         raise ConfigError(f"tolerance is {tolerance}; expected 0 or more")
     if not 0 < damping <= 1:
         raise ConfigError(f"damping is {damping}; expected a fraction of the step, above 0 and at most 1")

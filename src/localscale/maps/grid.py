@@ -92,8 +92,8 @@ class GridMap(Map):
         """Offsets on the four corners ``(B, P, 2, 2, 2)`` of each point's cell, and its place ``(B, P, 2)`` therein."""
         columns, rows = self.knots
         place = points * torch.tensor((columns - 1, rows - 1), dtype=self.dtype, device=self.device)
-        cell_x = place[..., 0].detach().floor().clamp(0, columns - 2).long()
-        cell_y = place[..., 1].detach().floor().clamp(0, rows - 2).long()
+        cell = place.detach().nan_to_num(0).floor()  # a lost point stays lost by its place, not by its cell
+        cell_x, cell_y = cell[..., 0].clamp(0, columns - 2).long(), cell[..., 1].clamp(0, rows - 2).long()
         return self.cell_corners(cell_x, cell_y), place - torch.stack((cell_x, cell_y), dim=-1)
 
     def cell_corners(self, cell_x: Tensor, cell_y: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class RowwiseInverse(_GridInverse):
 def _rows_at(rows: Tensor, y: Tensor) -> Tensor:
     """Linear interpolation between rows ``(B, M, N)`` at heights ``y`` ``(B, P)``, giving ``(B, P, N)``."""
     place = y * (rows.shape[1] - 1)
-    above = place.detach().floor().clamp(0, rows.shape[1] - 2)
+    above = place.detach().nan_to_num(0).floor().clamp(0, rows.shape[1] - 2)
     t = (place - above).unsqueeze(-1)
     index = above.long().unsqueeze(-1).expand(-1, -1, rows.shape[2])
     return rows.gather(1, index) * (1 - t) + rows.gather(1, index + 1) * t

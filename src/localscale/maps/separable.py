@@ -114,10 +114,14 @@ class SeparableMap(Map):
         return x, y
 
     def compose_resampled(self, inner: SeparableMap, *, guard: float | None = None) -> SeparableMap:
-        """l∘inner re-sampled on l's own even knots, where ``@`` would keep it exact on more of them."""
+        """l∘inner re-sampled on l's own even knots, where ``@`` would keep it exact on more of them.
+
+        A point between two maps, as solvers try, need not increase; ``guard`` shrinks what comes of it toward the
+        identity until no determinant is below it.
+        """
         self._require_even()
         Composition(self, inner)  # refuses what does not fit
-        return SeparableMap(*(_compose_on_knots(a, b) for a, b in ((self.x, inner.x), (self.y, inner.y))))
+        return SeparableMap(*(_compose_on_knots(a, b, guard) for a, b in ((self.x, inner.x), (self.y, inner.y))))
 
     def resample(self, knots: int | tuple[int, int], *, guard: float | None = None) -> SeparableMap:
         """The map with the same values on even knots."""
@@ -131,6 +135,10 @@ class SeparableMap(Map):
             )
 
 
-def _compose_on_knots(outer: MonotoneMap, inner: MonotoneMap) -> MonotoneMap:
+def _compose_on_knots(outer: MonotoneMap, inner: MonotoneMap, guard: float | None) -> MonotoneMap:
     offsets = inner.shift(outer.knots) + outer.shift(inner(outer.knots).clamp(0, 1))
-    return MonotoneMap.from_offsets(torch.nn.functional.pad(offsets[..., 1:-1], (1, 1)))
+    offsets = torch.nn.functional.pad(offsets[..., 1:-1], (1, 1))
+    if guard is not None:
+        steepest_fall = -offsets.diff(dim=-1).amin(dim=-1, keepdim=True) * (offsets.shape[-1] - 1)
+        offsets = offsets / (steepest_fall / (1 - guard**0.5)).clamp_min(1)  # slopes ≥ √guard along each axis
+    return MonotoneMap.from_offsets(offsets)

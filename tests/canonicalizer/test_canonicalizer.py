@@ -1,0 +1,283 @@
+"""h: features in, an equilibrium map out, image by image."""
+
+import pytest
+import torch
+from canonicalizer_inputs import canonicalizer, noise, smooth
+from torch import Tensor, nn
+
+from localscale.canonicalizer import UPDATES, Canonicalizer, DECConfig, SiteReport
+from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError
+from localscale.maps import FAMILIES, GridMap, SeparableMap, identity_map
+from localscale.warp import unscale
+
+EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
+EACH_UPDATE = pytest.mark.parametrize("update", UPDATES)
+
+
+class Seen(nn.Module):
+    """A network that moves nothing and keeps what it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> GridMap | SeparableMap:
+        self.shown.append(x)
+        return identity_map(len(x), 6, dtype=x.dtype)
+
+
+def shown_to_the_network(features: Tensor, **settings) -> Tensor:
+    module = Canonicalizer(features.shape[1], (6, 6), DECConfig(**settings))
+    module.network = Seen()
+    module(features)
+    return module.network.shown[0]
+
+
+@EACH_FAMILY
+@EACH_UPDATE
+@pytest.mark.parametrize("shape", [(2, 3, 64, 48), (1, 192, 14, 14), (2, 8, 1, 1), (2, 3, 1, 9)])
+def test_every_map_is_the_identity_at_first(update: str, family: str, shape: tuple[int, ...]):
+    report = canonicalizer(shape[1], (5, 4), update=update, family=family)(noise(*shape))
+    assert isinstance(report, SiteReport)
+    assert torch.equal(report.map.state(), identity_map(shape[0], (5, 4), family=family).state())
+    assert not report.map.flow(13, 11).any()
+    assert report.converged.tolist() == [True] * shape[0]
+    assert report.residual.tolist() == [0.0] * shape[0]
+    assert report.steps.tolist() == [1] * shape[0]
+
+
+@EACH_FAMILY
+def test_the_map_is_an_equilibrium(family: str):
+    """Apply the update once more by hand: nothing moves."""
+    module = canonicalizer(3, std=1.0, family=family, dtype=torch.float64, tolerance=1e-10, max_steps=60)
+    features = smooth(3, 3, 40)
+    with torch.no_grad():
+        m = module(features).map
+        again = module.network(unscale(features, m))
+    assert (m.displacement() > 0.005).all()
+    torch.testing.assert_close(again.state(), m.state(), atol=1e-8, rtol=0)
+
+
+# Convergence.
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", ["features", "images"])
+def test_the_default_solver_reaches_equilibrium_far_from_the_identity(kind: str, seed: int, family: str):
+    """Random weights, at the default tolerance of 1e-4 within the default 20 steps, for at least 95 % of a batch."""
+    module = canonicalizer(192 if kind == "features" else 3, std=0.5, seed=seed, family=family, on_failure="identity")
+    assert (module.config.tolerance, module.config.max_steps) == (1e-4, 20)
+    inputs = noise(40, 192, 14, 14, seed=seed) if kind == "features" else noise(40, 3, 56, 56, seed=seed).sigmoid()
+    with torch.no_grad():
+        report = module(inputs)
+    reached = (report.residual <= 1e-4) & (report.steps <= 20)
+    assert reached.float().mean() >= 0.95
+    assert torch.equal(report.converged, reached)
+    if kind == "features" and family == "grid":
+        assert report.map.displacement().mean() > 0.01
+
+
+@pytest.mark.parametrize("std", [2.0, 10.0])
+def test_with_wild_weights_the_report_says_which_did_not(std: float):
+    features = noise(24, 192, 14, 14)
+    module = canonicalizer(192, std=std)
+    with torch.no_grad(), pytest.warns(ConvergenceWarning):
+        report = module(features)
+    assert 0 < int(report.converged.sum()) < 24, "some do and some do not"
+    assert torch.equal(report.converged, report.residual <= 1e-4)
+    assert (report.steps[~report.converged] == 20).all()
+    assert torch.isfinite(report.map.state()).all()
+
+    with torch.no_grad():
+        safe = canonicalizer(192, std=std, on_failure="identity")(features)
+    assert torch.equal(safe.residual, report.residual)
+    one = identity_map(24, 6).state()
+    assert torch.equal(safe.map.state()[~safe.converged], one[~safe.converged])
+    assert not safe.map.flow(9, 9)[~safe.converged].any()
+    assert torch.equal(safe.map.state()[safe.converged], report.map.state()[safe.converged])
+
+    with torch.no_grad(), pytest.raises(ConvergenceError):
+        canonicalizer(192, std=std, on_failure="raise")(features)
+
+
+WILD = {"temperature": 0.2, "max_steps": 8, "fixed_steps": True}  # what did not converge is returned as it is
+
+
+@EACH_UPDATE
+@pytest.mark.parametrize("std", [0.5, 5.0])
+@pytest.mark.parametrize("guard", [0.1, 0.5])
+def test_no_grid_map_folds_converged_or_not(update: str, std: float, guard: float):
+    with torch.no_grad():
+        report = canonicalizer(192, std=std, update=update, guard=guard, **WILD)(noise(12, 192, 14, 14))
+    assert not report.converged.all()
+    assert (report.map.min_determinant() >= guard - 1e-4).all()
+    assert (report.map.displacement() > 0.01).all()
+
+
+@pytest.mark.parametrize(("update", "std"), [("direct", 0.5), ("compose", 0.5), ("gradient", 5.0)])
+def test_without_a_guard_they_do_fold(update: str, std: float):
+    with torch.no_grad():
+        m = canonicalizer(192, std=std, update=update, guard=None, **WILD)(noise(12, 192, 14, 14)).map
+    assert (m.min_determinant() < 0).any()
+
+
+@EACH_UPDATE
+@pytest.mark.parametrize("std", [0.5, 2.0, 30.0])
+def test_no_separable_map_folds_converged_or_not(update: str, std: float):
+    """Not where Anderson mixes maps with negative weights, and not where raw parameters are unbounded."""
+    module = canonicalizer(192, std=std, update=update, family="separable", channels=(16, 16), **WILD)
+    with torch.no_grad():
+        m = module(noise(12, 192, 14, 14)).map
+    assert (m.min_determinant() > 0).all()
+
+
+@EACH_FAMILY
+def test_fixed_steps_give_the_same_answers(family: str):
+    features = noise(6, 192, 14, 14)
+    with torch.no_grad():
+        free, fixed = (
+            canonicalizer(192, std=0.5, family=family, fixed_steps=fixed)(features) for fixed in (False, True)
+        )
+    assert torch.equal(free.map.state(), fixed.map.state())
+    assert torch.equal(free.steps, fixed.steps)
+    assert torch.equal(free.residual, fixed.residual)
+
+
+# One image among others.
+
+
+@EACH_FAMILY
+@EACH_UPDATE
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_broken_image_gets_the_identity_and_the_others_never_know(update: str, family: str, value: float):
+    features = noise(4, 3, 32, 32)
+    broken = features.clone()
+    broken[1, 2, 5, 5] = value
+    module = canonicalizer(3, std=0.5, update=update, family=family, max_steps=5, fixed_steps=True)
+    with torch.no_grad():
+        clean, report = module(features), module(broken)
+    others = [0, 2, 3]
+    assert torch.equal(report.map.state()[others], clean.map.state()[others])
+    assert torch.equal(report.residual[others], clean.residual[others])
+    assert torch.equal(report.steps[others], clean.steps[others])
+    assert torch.equal(report.map.state()[1], identity_map(1, 6, family=family).state()[0])
+    assert not report.converged[1]
+    assert report.residual[1] == torch.inf
+
+
+@EACH_FAMILY
+def test_a_batch_is_solved_image_by_image(family: str):
+    features = noise(6, 192, 14, 14)
+    module = canonicalizer(192, std=0.5, family=family)
+    with torch.no_grad():
+        together = module(features)
+        alone = [module(features[i : i + 1]) for i in range(6)]
+    assert len(set(together.steps.tolist())) > 1, "easy and hard, or nothing is tested"
+    torch.testing.assert_close(together.map.state(), torch.cat([r.map.state() for r in alone]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(together.residual, torch.cat([r.residual for r in alone]), atol=1e-5, rtol=0)
+
+
+# Precision.
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_features_are_solved_in_float32(dtype: torch.dtype, family: str):
+    features = noise(3, 192, 14, 14).to(dtype)
+    module = canonicalizer(192, std=0.5, family=family)
+    with torch.no_grad():
+        half, full = module(features), module(features.float())
+        weights_too = module.to(dtype)(features)
+    assert half.map.dtype == half.residual.dtype == torch.float32
+    assert torch.equal(half.map.state(), full.map.state())
+    assert weights_too.map.dtype == torch.float32
+    assert weights_too.converged.all()
+    torch.testing.assert_close(weights_too.map.state(), full.map.state(), atol=0.02, rtol=0)
+
+
+@EACH_FAMILY
+def test_float64_features_are_solved_in_float64(family: str):
+    features = noise(3, 192, 14, 14, dtype=torch.float64)
+    module = canonicalizer(192, std=0.5, family=family, tolerance=1e-6)
+    with torch.no_grad():
+        double, single = module(features), module(features.float())
+    assert double.map.dtype == double.residual.dtype == torch.float64
+    torch.testing.assert_close(double.map.state(), single.map.state().double(), atol=1e-4, rtol=0)
+
+
+@EACH_FAMILY
+@EACH_UPDATE
+def test_autocast_leaves_the_solve_in_float32(update: str, family: str):
+    features = noise(3, 192, 14, 14)
+    module = canonicalizer(192, std=0.5, update=update, family=family, max_steps=5, fixed_steps=True, channels=(8, 8))
+    plain = module(features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (features[0, :, 0] @ features[0, :, 0].T).dtype == torch.bfloat16, "autocast is on"
+        cast = module(features)
+    assert cast.map.dtype == torch.float32
+    assert torch.equal(cast.map.state(), plain.map.state())
+    assert torch.equal(cast.residual, plain.residual)
+
+
+# The working copy.
+
+
+@pytest.mark.parametrize(
+    ("size", "resolution", "seen"),
+    [
+        ((112, 80), 56, (56, 40)),
+        ((80, 112), 28, (20, 28)),
+        ((56, 56), 56, (56, 56)),
+        ((14, 14), 56, (14, 14)),
+        ((300, 2), 30, (30, 1)),
+        ((1, 1), 56, (1, 1)),
+    ],
+)
+def test_the_network_sees_a_copy_of_at_most_the_resolution(
+    size: tuple[int, int], resolution: int, seen: tuple[int, int]
+):
+    assert shown_to_the_network(noise(2, 3, *size), resolution=resolution).shape == (2, 3, *seen)
+
+
+def test_small_images_are_seen_as_they_are():
+    images = noise(2, 3, 40, 30)
+    assert torch.equal(shown_to_the_network(images), images)
+
+
+@pytest.mark.parametrize(("channels", "normalised"), [(1, False), (3, False), (4, False), (5, True), (192, True)])
+def test_features_are_normalised_across_channels_and_images_are_not(channels: int, normalised: bool):
+    features = 3 * noise(2, channels, 14, 14) + 7
+    seen = shown_to_the_network(features)
+    if normalised:
+        torch.testing.assert_close(seen.mean(dim=1), torch.zeros(2, 14, 14), atol=1e-4, rtol=0)
+        torch.testing.assert_close(seen.var(dim=1, unbiased=False), torch.ones(2, 14, 14), atol=1e-3, rtol=0)
+        assert not torch.allclose(seen, features)
+    else:
+        assert torch.equal(seen, features)
+
+
+def test_the_map_does_not_depend_on_the_scale_of_features():
+    features = noise(2, 192, 14, 14)
+    module = canonicalizer(192, std=0.5)
+    with torch.no_grad():
+        once, thousandfold = module(features), module(1000 * features)
+    torch.testing.assert_close(once.map.state(), thousandfold.map.state(), atol=1e-4, rtol=0)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 8, 8), (3, 8, 8), (2, 3, 8), (2, 8, 8, 3)])
+def test_features_of_the_wrong_shape(shape: tuple[int, ...]):
+    with pytest.raises(ShapeError) as error:
+        canonicalizer(3)(torch.zeros(shape))
+    assert str(error.value) == f"features have shape {shape}; expected (batch, 3, height, width)"
+
+
+def test_the_gradient_update_cannot_be_exported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    with pytest.raises(ConfigError, match=r'^update="gradient" differentiates inside forward.*update="direct" or "com'):
+        canonicalizer(3, update="gradient")(torch.zeros(1, 3, 8, 8))
+    for update in ("direct", "compose"):
+        assert canonicalizer(3, update=update)(torch.zeros(1, 3, 8, 8)).converged.all()

@@ -1,0 +1,230 @@
+"""``DECConfig``: a frozen value, through JSON and back, that refuses what it does not know."""
+
+import copy
+import dataclasses
+import json
+import pickle
+
+import pytest
+
+from localscale.canonicalizer import DECConfig, Site
+from localscale.equilibrium import Anderson, Plain
+from localscale.errors import ConfigError, LocalScaleError, MapError
+
+TWO = ("input", "blocks.0")
+OTHER = {
+    "sites": ("input", Site("blocks.0", layout="tokens", channels=192, prefix=1, stride=(16, 8))),
+    "knots": 5,
+    "family": "separable",
+    "update": "compose",
+    "source": "image",
+    "mode": "equivariant",
+    "channels": (8, 16, 32),
+    "resolution": 28,
+    "temperature": 0.5,
+    "guard": None,
+    "step_size": 0.25,
+    "solver": "plain",
+    "max_steps": 7,
+    "tolerance": 1e-3,
+    "history": 3,
+    "damping": 0.75,
+    "fixed_steps": True,
+    "gradient": "phantom(3)",
+    "on_failure": "identity",
+}
+FIELDS = [field.name for field in dataclasses.fields(DECConfig)]
+
+
+def test_the_paper_is_the_default():
+    """App. A1: two layers of 64 and 128; no fold, exact gradients, the input alone."""
+    config = DECConfig()
+    assert config.sites == ("input",)
+    assert config.channels == (64, 128)
+    assert (config.family, config.update, config.source, config.mode) == ("grid", "direct", "latent", "invariant")
+    assert (config.guard, config.gradient, config.on_failure) == (0.1, "implicit", "warn")
+    assert config.make_solver() == Anderson(max_steps=20, tolerance=1e-4, history=5)
+
+
+def test_every_field_has_another_value_here():
+    assert set(OTHER) == set(FIELDS)
+    assert all(getattr(DECConfig(), name) != value for name, value in OTHER.items())
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_survives_json(name: str):
+    config = DECConfig(**{name: OTHER[name]})
+    again = DECConfig.from_json(config.to_json())
+    assert again == config
+    assert getattr(again, name) == OTHER[name]
+    assert type(getattr(again, name)) is type(OTHER[name])
+    assert hash(again) == hash(config)
+
+
+def test_all_fields_together_survive_json_dict_pickle_and_copy():
+    config = DECConfig(**OTHER)
+    assert DECConfig.from_json(config.to_json()) == config
+    assert DECConfig.from_dict(config.to_dict()) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert copy.deepcopy(config) == config
+    assert dataclasses.replace(config, knots=4).knots == 4
+
+
+@pytest.mark.parametrize("knots", [4, (6, 4), ((6, 4), 5), ((6, 4), (3, 2)), [6, [4, 3]]])
+def test_knots_of_every_kind_survive_json(knots: object):
+    config = DECConfig(sites=TWO, knots=knots)
+    assert DECConfig.from_json(config.to_json()) == config
+    assert isinstance(hash(config), int), "lists became tuples"
+
+
+def test_knots_at_a_site_are_a_pair():
+    assert [DECConfig(sites=TWO, knots=5).knots_at(i) for i in (0, 1)] == [(5, 5), (5, 5)]
+    assert [DECConfig(sites=TWO, knots=(6, 4)).knots_at(i) for i in (0, 1)] == [(6, 6), (4, 4)]
+    assert [DECConfig(sites=TWO, knots=((6, 4), 3)).knots_at(i) for i in (0, 1)] == [(6, 4), (3, 3)]
+
+
+def test_to_dict_holds_plain_values_only():
+    values = DECConfig(**OTHER).to_dict()
+    assert json.loads(json.dumps(values)) == values
+    assert values["sites"][1] == {
+        "path": "blocks.0",
+        "layout": "tokens",
+        "channels": 192,
+        "prefix": 1,
+        "stride": [16, 8],
+    }
+
+
+def test_sites_are_read_from_paths_objects_and_dictionaries():
+    plain = DECConfig(sites=("blocks.0",))
+    assert DECConfig(sites="blocks.0") == plain
+    assert DECConfig(sites=Site("blocks.0")) == plain
+    assert DECConfig(sites=[{"path": "blocks.0"}]) == plain
+    assert plain.sites == ("blocks.0",), "a site that is all defaults is its path"
+    full = Site("blocks.0", layout="NCHW", channels=3)
+    assert DECConfig(sites=(full,)).sites == (full,)
+
+
+def test_a_configuration_does_not_change():
+    config = DECConfig()
+    for name in FIELDS:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(config, name, OTHER[name])
+    assert config == DECConfig()
+
+
+def test_settings_reach_the_solver():
+    settings = {"max_steps": 7, "tolerance": 1e-3, "history": 3, "damping": 0.75, "fixed_steps": True}
+    assert DECConfig(**settings).make_solver() == Anderson(7, 1e-3, 3, 0.75, fixed=True)
+    assert DECConfig(**settings, solver="plain").make_solver() == Plain(7, 1e-3, 0.75, fixed=True)
+
+
+# Unknown names.
+
+
+@pytest.mark.parametrize("build", [lambda values: DECConfig(**values), DECConfig.from_dict])
+def test_unknown_keys_name_the_near_misses(build):
+    with pytest.raises(ConfigError, match=r"^DECConfig has no field 'knot': did you mean knots\?$"):
+        build({"knot": 4})
+    with pytest.raises(ConfigError, match=r"^DECConfig has no field 'tolerence': did you mean tolerance\?$"):
+        build({"tolerence": 4})
+    with pytest.raises(
+        ConfigError, match=r"^DECConfig has no field 'zzz': known: sites, knots, family.*\(19 in all\)$"
+    ):
+        build({"zzz": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("family", "seperable", r"family is 'seperable': did you mean separable\?"),
+        ("family", "affine", "family is 'affine': known: grid, separable"),
+        ("update", "composed", r"update is 'composed': did you mean compose\?"),
+        ("update", "optim", "update is 'optim': known: direct, gradient, compose"),
+        ("source", "images", r"source is 'images': did you mean image\?"),
+        ("mode", "equivarient", r"mode is 'equivarient': did you mean equivariant, invariant\?"),
+        ("on_failure", "rais", r"on_failure is 'rais': did you mean raise\?"),
+        ("solver", "andersen", r"solver is 'andersen': did you mean anderson\?"),
+        ("solver", "broyden", "solver is 'broyden': known: anderson, plain"),
+        ("gradient", "implict", r"no gradient 'implict': did you mean implicit\?"),
+        ("gradient", "phantom(0)", "phantom steps is 0; expected at least 1"),
+        ("max_steps", 0, "max_steps is 0; expected at least 1"),
+        ("tolerance", -1.0, r"tolerance is -1\.0; expected 0 or more"),
+        ("history", 0, "history is 0; expected at least 1"),
+        ("damping", 2.0, r"damping is 2\.0; expected a fraction of the step, above 0 and at most 1"),
+        ("channels", (), r"channels is \(\); expected at least one positive width"),
+        ("channels", (64, 0), r"channels is \(64, 0\); expected at least one positive width"),
+        ("resolution", 1, "resolution is 1; expected at least 2 pixels"),
+        ("temperature", 0.0, r"temperature is 0\.0; expected a positive number"),
+        ("temperature", -1.0, r"temperature is -1\.0; expected a positive number"),
+        ("guard", 0.0, r"guard is 0\.0; expected a determinant strictly between 0 and 1, or None"),
+        ("guard", 1.0, r"guard is 1\.0; expected a determinant strictly between 0 and 1, or None"),
+        ("sites", (), r'sites is empty; name at least one, for example sites=\("input",\)'),
+        ("sites", ("a", "b", "a"), "sites names a more than once"),
+        ("sites", ("b", Site("b", channels=3), "a", "a"), "sites names a, b more than once"),
+        ("sites", (3,), r'a site is 3; expected a dotted path, a Site, or \{"path": …\}'),
+        ("sites", ({"layout": "NCHW"},), r"a site is .*; expected a dotted path, a Site, or"),
+        ("sites", ({"path": "a", "chanels": 3},), r"a site has no field 'chanels': did you mean channels\?"),
+        ("knots", (6, 4), "knots has 2 entries for 1 sites; expected one per site, or a single integer for all"),
+        ("knots", (), "knots has 0 entries for 1 sites; expected one per site, or a single integer for all"),
+    ],
+)
+def test_every_value_out_of_range_is_named(name: str, value: object, sentence: str):
+    for build in (lambda v: DECConfig(**v), DECConfig.from_dict):
+        with pytest.raises(ConfigError, match=f"^{sentence}"):
+            build({name: value})
+
+
+@pytest.mark.parametrize(
+    ("knots", "sentence"),
+    [
+        (1, "a map needs at least 2 control points along each axis"),
+        ((6, 1), "knots is 1; a map needs at least 2"),
+        (((6, 1), 6), r"knots is \(6, 1\); a map needs at least 2"),
+        (((6, 4, 2), 6), "expected an integer or a pair of integers"),
+        (True, "expected an integer or a pair of integers"),
+    ],
+)
+def test_knots_that_make_no_map(knots: object, sentence: str):
+    with pytest.raises(MapError, match=sentence):
+        DECConfig(sites=TWO, knots=knots)
+
+
+def test_raising_and_never_looking_exclude_each_other():
+    with pytest.raises(ConfigError, match=r'^on_failure="raise" needs to look at the data, which fixed_steps=True nev'):
+        DECConfig(on_failure="raise", fixed_steps=True)
+
+
+@pytest.mark.parametrize("name", ["tolerance", "temperature", "guard", "damping"])
+def test_not_a_number_is_refused(name: str):
+    """NaN passes every comparison that asks whether a value is too small."""
+    with pytest.raises(ConfigError, match=f"^{name} is nan; expected"):
+        DECConfig(**{name: float("nan")})
+
+
+# What comes from a file.
+
+
+@pytest.mark.parametrize("value", [None, 3, "grid", ["input"]])
+def test_a_configuration_is_a_dictionary(value: object):
+    with pytest.raises(ConfigError, match=f"^a configuration is {type(value).__name__}; expected a dictionary of DEC"):
+        DECConfig.from_dict(value)
+
+
+def test_values_of_the_wrong_type():
+    for wrong in ({"channels": 64}, {"resolution": "56"}, {"max_steps": None}, {"knots": 6.5}, {"family": ["grid"]}):
+        with pytest.raises(ConfigError, match=r"^a configuration value has the wrong type: "):
+            DECConfig.from_dict(wrong)
+
+
+def test_a_text_that_is_no_json():
+    with pytest.raises(ConfigError, match=r"^the configuration is not JSON: "):
+        DECConfig.from_json("{sites: input}")
+    with pytest.raises(ConfigError, match=r"^a configuration is list; expected a dictionary"):
+        DECConfig.from_json("[]")
+
+
+def test_all_of_it_is_caught_by_the_base_error():
+    for wrong in ({"knot": 3}, {"knots": 1}, {"sites": ()}, {"gradient": "x"}):
+        with pytest.raises(LocalScaleError):
+            DECConfig(**wrong)

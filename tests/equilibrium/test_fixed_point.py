@@ -1,0 +1,439 @@
+"""What ``fixed_point`` promises a batch: one answer per sample, told how good it is, whatever the others do."""
+
+import logging
+import math
+import re
+
+import pytest
+import torch
+from host_syncs import HostSyncs
+from known_problems import PROBLEMS, tanh_network
+from torch import Tensor
+
+from localscale.equilibrium import POLICIES, Anderson, Implicit, Plain, Solution, fixed_point
+from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError
+
+EACH_SOLVER = pytest.mark.parametrize("solver", [Anderson(60, 1e-6), Plain(300, 1e-6)])
+EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "unrolled"])
+RATES = torch.tensor([[0.1, 0.2, 0.0], [0.9, -0.9, 0.8], [0.5, 0.3, -0.2], [-0.95, 0.95, 0.7]])
+
+
+def rotating(rates: Tensor):
+    """A problem per row of ``rates``: the larger, the harder."""
+    return lambda z: rates * torch.cos(2 * z.roll(1, dims=1)) / 2 + 1
+
+
+class Seen:
+    """f, and every point it was asked at."""
+
+    def __init__(self, f) -> None:
+        self.f, self.points = f, []
+
+    def __call__(self, z: Tensor) -> Tensor:
+        self.points.append(z.detach().clone())
+        return self.f(z)
+
+
+@EACH_GRADIENT
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (2, 3, 4), (2, 1, 2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fields_of_a_solution(shape: tuple[int, ...], dtype: torch.dtype, gradient: str):
+    weight = torch.tensor(0.5, dtype=dtype, requires_grad=True)
+    start = torch.zeros(shape, dtype=dtype)
+    solution = fixed_point(lambda z: torch.cos(weight * z), start, gradient=gradient)
+    assert isinstance(solution, Solution)
+    assert (solution.value.shape, solution.value.dtype) == (shape, dtype)
+    assert solution.value.requires_grad
+    assert (solution.residual.shape, solution.residual.dtype) == (shape[:1], dtype)
+    assert (solution.steps.shape, solution.steps.dtype) == (shape[:1], torch.int64)
+    assert (solution.converged.shape, solution.converged.dtype) == (shape[:1], torch.bool)
+    assert not solution.residual.requires_grad
+    assert not start.any(), "the start is left as it was"
+
+
+def test_value_is_the_image_of_the_best_point_and_residual_is_measured_there():
+    p = tanh_network(torch.float64)
+    f = Seen(p.f)
+    with pytest.warns(ConvergenceWarning), torch.no_grad():
+        solution = fixed_point(f, p.start, solver=Anderson(4, 0.0))
+    images = torch.stack([p.f(z) for z in f.points])
+    residuals = (images - torch.stack(f.points)).norm(dim=2) / images.norm(dim=2)
+    best = residuals.argmin(dim=0)
+    torch.testing.assert_close(solution.residual, residuals.amin(dim=0), atol=1e-12, rtol=0)
+    assert torch.equal(solution.value, images[best, torch.arange(4)])
+
+
+@EACH_SOLVER
+def test_an_exact_fixed_point_takes_one_step(solver: Anderson | Plain):
+    solution = fixed_point(lambda z: z.clone(), torch.rand(3, 2), solver=solver)
+    assert solution.steps.tolist() == [1, 1, 1]
+    assert solution.residual.tolist() == [0, 0, 0]
+
+
+# Every sample on its own.
+
+
+@EACH_SOLVER
+def test_each_sample_of_a_mixed_batch_is_solved_as_if_alone(solver: Anderson | Plain):
+    together = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=solver)
+    assert together.converged.all()
+    assert len(set(together.steps.tolist())) > 2, "easy and hard, or nothing is tested"
+    for i in range(4):
+        alone = fixed_point(rotating(RATES[i : i + 1]), torch.zeros(1, 3), solver=solver)
+        assert alone.steps[0] == together.steps[i]
+        torch.testing.assert_close(alone.value[0], together.value[i], atol=1e-6, rtol=0)
+        torch.testing.assert_close(alone.residual[0], together.residual[i], atol=1e-6, rtol=0)
+
+
+@EACH_SOLVER
+def test_a_converged_sample_is_frozen(solver: Anderson | Plain):
+    f = Seen(rotating(RATES))
+    with torch.no_grad():
+        solution = fixed_point(f, torch.zeros(4, 3), solver=solver)
+    last = int(solution.steps.max())
+    assert len(f.points) == last
+    easy = int(solution.steps.argmin())
+    frozen = f.points[solution.steps[easy] - 1][easy]
+    assert solution.steps[easy] < last - 3
+    assert all(torch.equal(z[easy], frozen) for z in f.points[solution.steps[easy] :])
+
+
+@EACH_SOLVER
+def test_what_f_says_of_a_converged_sample_is_not_heard(solver: Anderson | Plain):
+    """Not even where it would look like a better answer."""
+    hard, visits = rotating(RATES), [0]
+    with torch.no_grad():
+        expected = fixed_point(hard, torch.zeros(4, 3), solver=solver)
+    easy = int(expected.steps.argmin())
+
+    def f(z: Tensor) -> Tensor:
+        visits[0] += 1
+        over = (torch.arange(4).view(-1, 1) == easy) & (visits[0] > int(expected.steps[easy]))
+        return torch.where(over, z, hard(z))
+
+    with torch.no_grad():
+        found = fixed_point(f, torch.zeros(4, 3), solver=solver)
+    assert torch.equal(found.residual, expected.residual)
+    assert torch.equal(found.value, expected.value)
+
+
+@EACH_SOLVER
+def test_harder_company_changes_nothing(solver: Anderson | Plain):
+    """Bitwise: the same sample beside three easy ones, and beside three hard ones."""
+    answers = []
+    for rate in (0.05, 0.9):
+        rates = RATES.clone()
+        rates[1:] = rate
+        solution = fixed_point(rotating(rates), torch.zeros(4, 3), solver=solver)
+        answers.append((solution.value[0], solution.residual[0], solution.steps[0]))
+    assert all(torch.equal(a, b) for a, b in zip(*answers, strict=True))
+
+
+@EACH_SOLVER
+@pytest.mark.parametrize(
+    "diverges", [lambda z: 3 * z + z.sign(), lambda z: z * z + 1, lambda z: torch.exp(z * z), lambda z: 1 / (z - z)]
+)
+def test_divergence_returns_the_best_point_met(diverges, solver: Anderson | Plain):
+    start = torch.tensor([[0.5, 0.2, 0.1], [-0.5, 2.0, 1.0]])
+    image = diverges(start)
+    at_start = ((image - start).norm(dim=1) / image.norm(dim=1)).nan_to_num(torch.inf, torch.inf)
+    with torch.no_grad(), pytest.warns(ConvergenceWarning):
+        solution = fixed_point(diverges, start, solver=type(solver)(30, 0.0))
+    assert torch.isfinite(solution.value).all()
+    assert (solution.residual <= at_start).all()
+    assert not solution.converged.any()
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_running_off_to_where_norms_overflow_is_not_converging(size: int):
+    """‖f(z)‖² leaves float32 near 1e19 while ‖f(z) − z‖² is still inside."""
+    solution = fixed_point(lambda z: 2 * z + 1, torch.ones(1, size), solver=Plain(200), on_failure="identity")
+    assert not solution.converged.any()
+    assert (solution.residual > 0.1).all()
+
+
+# One lost sample among others.
+
+
+def poisoned(rates: Tensor, value: float, visits: range, sample: int = 1):
+    """:func:`rotating`, which gives ``value`` for one sample on the visits in ``visits``."""
+    clean, count = rotating(rates), [0]
+
+    def f(z: Tensor) -> Tensor:
+        image = clean(z)
+        if count[0] in visits:
+            bad = torch.arange(len(z)).view(-1, 1) == sample
+            image = torch.where(bad, value, image)
+        count[0] += 1
+        return image
+
+    return f
+
+
+@EACH_SOLVER
+@EACH_GRADIENT
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_sample_that_is_never_finite_is_given_its_start(
+    solver: Anderson | Plain, gradient: str, value: float, fixed: bool
+):
+    solver = type(solver)(30, 1e-4, fixed=fixed)
+    start = torch.linspace(0, 1, 12).view(4, 3)
+    clean = fixed_point(rotating(RATES), start, solver=solver, gradient=gradient, on_failure="identity")
+    lost = fixed_point(
+        poisoned(RATES, value, range(1000)), start, solver=solver, gradient=gradient, on_failure="identity"
+    )
+    others = torch.tensor([True, False, True, True])
+    assert torch.equal(lost.value[others], clean.value[others])
+    assert torch.equal(lost.residual[others], clean.residual[others])
+    assert torch.equal(lost.steps[others], clean.steps[others])
+    assert torch.equal(lost.value[1], start[1])
+    assert not lost.converged[1]
+    assert lost.residual[1] == math.inf
+    assert lost.steps[1] == 30
+
+
+def test_a_sample_that_is_never_finite_is_given_its_start_under_warn_too():
+    with pytest.warns(ConvergenceWarning):
+        solution = fixed_point(poisoned(RATES, math.nan, range(1000)), torch.ones(4, 3), solver=Plain(300))
+    assert solution.value[1].tolist() == [1, 1, 1]
+    assert torch.isfinite(solution.value).all()
+
+
+@EACH_SOLVER
+@pytest.mark.parametrize("visits", [range(1), range(3), range(2, 4), range(5, 6)])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Plain, visits: range, value: float):
+    start = torch.zeros(4, 3)
+    with torch.no_grad():
+        clean = fixed_point(rotating(RATES), start, solver=solver)
+        back = fixed_point(poisoned(RATES, value, visits), start, solver=solver)
+    others = torch.tensor([True, False, True, True])
+    assert torch.equal(back.value[others], clean.value[others])
+    assert torch.equal(back.steps[others], clean.steps[others])
+    assert back.converged[1]
+    torch.testing.assert_close(back.value[1], clean.value[1], atol=1e-4, rtol=0)
+
+
+@EACH_SOLVER
+def test_a_lost_sample_goes_on_from_the_best_it_had(solver: Anderson | Plain):
+    f = Seen(poisoned(RATES, math.nan, range(3, 4)))
+    with torch.no_grad():
+        fixed_point(f, torch.zeros(4, 3), solver=solver)
+    images = torch.stack([rotating(RATES)(z)[1] for z in f.points[:3]])
+    points = torch.stack([z[1] for z in f.points[:3]])
+    best = ((images - points).norm(dim=1) / images.norm(dim=1)).argmin()
+    assert torch.equal(f.points[4][1], images[best])
+
+
+def test_a_visit_lost_costs_that_visit_and_no_more():
+    """What was not finite takes no part in the mixing afterwards."""
+    rates = torch.tensor([[-1.5, -2.0, 0.5]] * 2)
+    visits = [0]
+
+    def f(z: Tensor) -> Tensor:
+        visits[0] += 1
+        bad = (torch.arange(2).view(-1, 1) == 1) & (visits[0] == 1)
+        return torch.where(bad, torch.nan, rates * z + 1)
+
+    with torch.no_grad():
+        solution = fixed_point(f, torch.zeros(2, 3), solver=Anderson(40, 1e-6))
+    assert solution.converged.all()
+    assert solution.steps[0] < solution.steps[1] <= solution.steps[0] + 2
+
+
+def test_an_iterate_that_overflows_is_contained():
+    """exp of exp of exp: finite, then infinite, and never a NaN in the answer."""
+    start = torch.tensor([[0.0], [3.0]])
+    solution = fixed_point(lambda z: torch.exp(z) - 1 + 0.1 * z, start, solver=Anderson(50), on_failure="identity")
+    assert solution.converged[0]
+    assert torch.isfinite(solution.value).all()
+
+
+# The fixed-step mode.
+
+
+@EACH_GRADIENT
+@pytest.mark.parametrize("solver", [Anderson, Plain])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_fixed_steps_give_the_same_answers(problem: str, solver, gradient: str):
+    p = PROBLEMS[problem](torch.float32)
+    free, fixed = (
+        fixed_point(p.f, p.start, solver=solver(25, fixed=fixed), gradient=gradient, on_failure="identity")
+        for fixed in (False, True)
+    )
+    for name in ("value", "residual", "steps", "converged"):
+        assert torch.equal(getattr(free, name), getattr(fixed, name)), name
+
+
+@pytest.mark.parametrize("solver", [Anderson, Plain])
+def test_fixed_steps_are_exactly_max_steps_and_free_ones_stop(solver):
+    p = tanh_network(torch.float64)
+    evaluations = {}
+    for fixed in (False, True):
+        f = Seen(p.f)
+        with torch.no_grad():
+            solution = fixed_point(f, p.start, solver=solver(40, fixed=fixed))
+        evaluations[fixed] = len(f.points)
+        assert solution.converged.all()
+    assert evaluations[True] == 40
+    assert evaluations[False] == solution.steps.max() < 40
+
+
+@pytest.mark.parametrize("on_failure", ["warn", "identity"])
+@EACH_GRADIENT
+@pytest.mark.parametrize("solver", [Anderson, Plain])
+def test_fixed_steps_never_look_at_the_data(solver, gradient: str, on_failure: str):
+    weight = torch.tensor(0.9, requires_grad=True)
+    counts = {}
+    for fixed in (False, True):
+        with HostSyncs() as syncs:
+            solution = fixed_point(
+                lambda z: torch.cos(weight * z),
+                torch.zeros(3, 2),
+                solver=solver(40, fixed=fixed),
+                gradient=gradient,
+                on_failure=on_failure,
+            )
+            solution.value.sum().backward()
+        counts[fixed] = syncs.count
+    assert counts[True] == 0
+    assert counts[False] > 0, "the meter reads"
+
+
+# Policies.
+
+
+def test_policies():
+    assert POLICIES == ("warn", "raise", "identity")
+
+
+COUNTED = r"2 of 4 fixed points stopped above the tolerance 1e-06 after 20 steps \(worst residual \d\.\de-0\d\)"
+REMEDY = "raise max_steps or loosen the tolerance"
+
+
+def test_warn_says_what_to_do_and_the_log_how_many(caplog: pytest.LogCaptureFixture):
+    sentence = rf"^some fixed points stopped above the tolerance 1e-06 after 20 steps, the report says which; {REMEDY}$"
+    with caplog.at_level(logging.INFO, "localscale"), pytest.warns(ConvergenceWarning, match=sentence) as caught:
+        solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Plain(20, 1e-6))
+    assert caught[0].filename == __file__, "the warning points at the caller"
+    assert re.fullmatch(COUNTED, caplog.messages[-1])
+    assert solution.converged.tolist() == [True, False, True, False]
+    assert not torch.equal(solution.value[1], torch.zeros(3)), "the best so far is kept"
+
+
+def test_raise_says_both():
+    with pytest.raises(ConvergenceError, match=f"^{COUNTED}; {REMEDY}$"):
+        fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Plain(20, 1e-6), on_failure="raise")
+
+
+def test_identity_gives_the_start_back_to_the_failed_alone():
+    start = torch.full((4, 3), 0.25)
+    kept = fixed_point(rotating(RATES), start, solver=Plain(300, 1e-6))
+    solution = fixed_point(rotating(RATES), start, solver=Plain(20, 1e-6), on_failure="identity")
+    assert solution.converged.tolist() == [True, False, True, False]
+    assert torch.equal(solution.value[[1, 3]], start[[1, 3]])
+    assert torch.equal(solution.value[[0, 2]], kept.value[[0, 2]])
+
+
+@EACH_GRADIENT
+def test_a_sample_given_its_start_sends_no_gradient(gradient: str):
+    rates = RATES.clone().requires_grad_()
+    solution = fixed_point(
+        rotating(rates), torch.zeros(4, 3), solver=Plain(20, 1e-6), gradient=gradient, on_failure="identity"
+    )
+    solution.value.sum().backward()
+    assert rates.grad.any(dim=1).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("on_failure", POLICIES)
+def test_policies_are_silent_when_all_is_well(on_failure: str):
+    assert fixed_point(torch.cos, torch.zeros(2, 2), on_failure=on_failure).converged.all()
+
+
+def test_fixed_steps_warn_nobody_but_the_solution_tells():
+    solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Plain(20, 1e-6, fixed=True))
+    assert solution.converged.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("solver", [Anderson(3, 1e-3), Plain(9, 1e-3), Anderson(12, 1e-6)])
+def test_converged_means_a_residual_within_tolerance(solver: Anderson | Plain):
+    solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=solver, on_failure="identity")
+    assert torch.equal(solution.converged, solution.residual <= solver.tolerance)
+    assert (solution.steps[~solution.converged] == solver.max_steps).all()
+
+
+@pytest.mark.parametrize(("tolerance", "converged"), [(0.5, True), (0.499, False), (0.3, False)])
+def test_a_residual_at_the_tolerance_is_within_it_and_one_above_is_not(tolerance: float, converged: bool):
+    """From 1 to 2: ‖f − z‖/‖f‖ is exactly one half."""
+    solver = Plain(1, tolerance)
+    solution = fixed_point(lambda z: torch.full_like(z, 2.0), torch.ones(1, 1), solver=solver, on_failure="identity")
+    assert solution.residual.item() == 0.5
+    assert solution.converged.item() is converged
+
+
+# Errors.
+
+
+def test_a_start_that_is_no_batch_of_vectors():
+    with pytest.raises(ShapeError, match=r"^z0 has shape \(3,\) and dtype torch.float32; expected a floating \(batch,"):
+        fixed_point(torch.cos, torch.zeros(3))
+    with pytest.raises(ShapeError, match=r"^z0 has shape \(2, 3\) and dtype torch.int64; expected a floating \(batch,"):
+        fixed_point(torch.cos, torch.zeros(2, 3, dtype=torch.int64))
+
+
+@EACH_GRADIENT
+def test_a_function_that_changes_the_shape(gradient: str):
+    with pytest.raises(ShapeError, match=r"^f took \(2, 3\) to \(2, 1\); expected the same shape back$"):
+        fixed_point(lambda z: z.mean(dim=1, keepdim=True), torch.zeros(2, 3), gradient=gradient)
+
+
+def test_unknown_policy_names_the_near_miss():
+    with pytest.raises(ConfigError, match=r"^no failure policy 'rais': did you mean raise\?$"):
+        fixed_point(torch.cos, torch.zeros(1, 1), on_failure="rais")
+    with pytest.raises(ConfigError, match=r"^no failure policy 'shout': known: warn, raise, identity$"):
+        fixed_point(torch.cos, torch.zeros(1, 1), on_failure="shout")
+
+
+def test_unknown_gradient_names_the_near_miss():
+    with pytest.raises(ConfigError, match=r"^no gradient 'implicitly': did you mean implicit\?$"):
+        fixed_point(torch.cos, torch.zeros(1, 1), gradient="implicitly")
+    with pytest.raises(ConfigError, match=r"^no gradient 'none': known: implicit, phantom, unrolled, phantom\(3\)$"):
+        fixed_point(torch.cos, torch.zeros(1, 1), gradient="none")
+
+
+def test_raising_and_never_looking_exclude_each_other():
+    with pytest.raises(ConfigError, match=r'^on_failure="raise" needs to look at the data, which a fixed-step solver'):
+        fixed_point(torch.cos, torch.zeros(1, 1), solver=Anderson(fixed=True), on_failure="raise")
+
+
+def test_mistakes_are_found_before_any_work():
+    f = Seen(torch.cos)
+    for wrong in ({"on_failure": "x"}, {"gradient": "x"}, {"solver": Plain(fixed=True), "on_failure": "raise"}):
+        with pytest.raises(ConfigError):
+            fixed_point(f, torch.zeros(1, 1), **wrong)
+    assert not f.points
+
+
+# Compiled.
+
+
+@pytest.mark.parametrize("solver", [Anderson(6, fixed=True), Plain(9, fixed=True)])
+def test_compiled_equals_eager(solver: Anderson | Plain, rng: torch.Generator):
+    weight, bias = 0.3 * torch.randn(4, 4, generator=rng), torch.randn(3, 4, generator=rng)
+
+    def solve(w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        gradient = Implicit(adjoint=Anderson(6, fixed=True))
+        solution = fixed_point(lambda z: torch.tanh(z @ w + b), torch.zeros(3, 4), solver=solver, gradient=gradient)
+        return solution.value, solution.residual, solution.steps, solution.converged
+
+    torch._dynamo.reset()
+    results = []
+    for call in (solve, torch.compile(solve, fullgraph=True, backend="aot_eager")):
+        leaves = [weight.clone().requires_grad_(), bias.clone().requires_grad_()]
+        value, *rest = call(*leaves)
+        results.append((value, *rest, *torch.autograd.grad(value.square().sum(), leaves)))
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager, atol=1e-6, rtol=1e-5)
+    assert results[0][4].any()
+    assert results[0][5].any()

@@ -1,0 +1,32 @@
+"""Every example runs as it stands, from anywhere, and fits on a page."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+pytestmark = pytest.mark.skipif(not EXAMPLES, reason="no examples")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_example_runs(example: Path, tmp_path: Path):
+    environment = os.environ | {"OUT": str(tmp_path), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, str(example.resolve())],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_example_fits_on_a_page(example: Path):
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 80
