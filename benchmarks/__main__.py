@@ -39,7 +39,7 @@ def main() -> None:
         tqdm.write(render_table(table) + "\n", file=sys.stdout)
         tables.append(table)
     result = {
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": f"python -m benchmarks --device {arguments.device}{' --quick' if arguments.quick else ''}",
         "machine": machine(arguments.device),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PEERS}},
         "tables": tables,

@@ -58,13 +58,9 @@ def gradients(device: str, quick: bool) -> Table:
     target = torch.randn(2, 9, 9, 2, generator=generator, dtype=torch.float64)
 
     def loss(gradient: str) -> Tensor:
-        config = canonicalizer.config
-        canonicalizer.config = ls.DECConfig(
-            **{**config.to_dict(), "gradient": gradient, "tolerance": 1e-10, "max_steps": 60}
-        )
-        value = (canonicalizer(features).map.flow(9, 9) * target).sum()
-        canonicalizer.config = config
-        return value
+        tight = ls.Canonicalizer(192, (6, 6), ls.DECConfig(gradient=gradient, tolerance=1e-10, max_steps=60))
+        tight.network = canonicalizer.network
+        return (tight(features).map.flow(9, 9) * target).sum()
 
     step = 1e-5
     with torch.no_grad():

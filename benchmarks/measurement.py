@@ -35,6 +35,7 @@ def median_milliseconds(f: Callable[[], object], device: str, *, repeats: int) -
 
 def peak_bytes(f: Callable[[], object], device: str) -> int:
     """The most tensor memory alive at once during ``f``, above what was alive before."""
+    f()  # libraries take their workspaces on first use
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

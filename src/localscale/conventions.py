@@ -15,6 +15,7 @@ __all__ = [
     "pixel_positions",
     "resize",
     "to_grid_sample",
+    "xy_pair",
 ]
 
 
@@ -30,6 +31,11 @@ def coordinates(size: int, *, dtype: torch.dtype, device: torch.device | str | N
     tensor([0.0000, 0.5000, 1.0000])
     """
     return torch.arange(size, dtype=dtype, device=device) / max(size - 1, 1)
+
+
+def xy_pair(x: float, y: float, like: Tensor) -> Tensor:
+    """(x, y) as a tensor like another, filled in on its device: a copy from the host would stop a CUDA graph."""
+    return torch.stack([torch.full((), value, dtype=like.dtype, device=like.device) for value in (x, y)])
 
 
 def lattice(height: int, width: int, *, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
@@ -57,8 +63,7 @@ def pixel_positions(flow: Tensor) -> Tensor:
 def to_grid_sample(pixels: Tensor) -> Tensor:
     """Pixel positions ``(B, H, W, 2)`` in the [−1,1] units of ``torch.nn.functional.grid_sample``."""
     _, height, width, _ = pixels.shape
-    span = torch.tensor((max(width - 1, 1), max(height - 1, 1)), dtype=pixels.dtype, device=pixels.device)
-    return 2 * pixels / span - 1
+    return 2 * pixels / xy_pair(max(width - 1, 1), max(height - 1, 1), pixels) - 1
 
 
 def resize(x: Tensor, height: int, width: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localscale.errors import ShapeError
 
-__all__ = ["Layout", "Tokens", "as_nchw"]
+__all__ = ["Layout", "Tokens", "as_nchw", "same_aspect"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ class Tokens:
 
 
 Layout = Literal["NCHW", "NHWC", "NHW"] | Tokens
+
+
+def same_aspect(pixels: tuple[int, ...], image_size: tuple[int, ...]) -> bool:
+    """Whether a feature of (h, w) can be an image of (H, W) shrunk alike along both sides, up to rounding.
+
+    >>> same_aspect((14, 14), (224, 224)), same_aspect((14, 192), (224, 224))
+    (True, False)
+    """
+    (height, width), (image_height, image_width) = pixels, image_size
+    return abs(height * image_width - width * image_height) <= max(image_height, image_width)
 
 
 def as_nchw(x: Tensor, layout: Layout) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -46,7 +46,8 @@ def assert_identity_at_init(
     """
     model = adapt(copy.deepcopy(base), config, input_size=input_size).eval()
     if images is None:
-        images = torch.rand(2, *model.input_size)
+        weight = next(base.parameters())
+        images = torch.rand(2, *model.input_size, dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
         adapted = _tensor(model(images))
         with model.disabled():

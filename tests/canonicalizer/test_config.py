@@ -212,7 +212,7 @@ def test_a_configuration_is_a_dictionary(value: object):
 
 
 def test_values_of_the_wrong_type():
-    for wrong in ({"channels": 64}, {"resolution": "56"}, {"max_steps": None}, {"knots": 6.5}, {"family": ["grid"]}):
+    for wrong in ({"channels": 64}, {"resolution": "56"}, {"tolerance": None}, {"knots": 6.5}, {"family": ["grid"]}):
         with pytest.raises(ConfigError, match=r"^a configuration value has the wrong type: "):
             DECConfig.from_dict(wrong)
 

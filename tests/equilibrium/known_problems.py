@@ -80,3 +80,23 @@ PROBLEMS: dict[str, Callable[[torch.dtype], Problem]] = {
     "fixed point at zero": fixed_point_at_zero,
     "square root": square_root,
 }
+
+
+RATES = torch.tensor([[0.1, 0.2, 0.0], [0.9, -0.9, 0.8], [0.5, 0.3, -0.2], [-0.95, 0.95, 0.7]])
+
+
+def rotating(rates: Tensor) -> Callable[[Tensor], Tensor]:
+    """A problem per row of ``rates``: the larger, the harder."""
+    return lambda z: rates * torch.cos(2 * z.roll(1, dims=1)) / 2 + 1
+
+
+class Seen:
+    """f, and every point it was asked at."""
+
+    def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
+        self.f = f
+        self.points: list[Tensor] = []
+
+    def __call__(self, z: Tensor) -> Tensor:
+        self.points.append(z.detach().clone())
+        return self.f(z)

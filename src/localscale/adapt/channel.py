@@ -33,8 +33,9 @@ class Pass:
 class Channel(threading.local):
     """What the sites of one adapted model share in one thread."""
 
-    current: Pass | None = None
-    disabled: bool = False
+    def __init__(self) -> None:
+        self.current: Pass | None = None
+        self.disabled = False
 
     def __reduce__(self) -> tuple[type[Channel], tuple[()]]:
         """A copied or unpickled model starts with a channel of its own."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from localscale.adapt.wrapper import split_feature
+from localscale.adapt.wrapper import channels_last, leaves, split_feature
 from localscale.canonicalizer import INPUT, Site
 from localscale.errors import SiteError, near_misses
+from localscale.layouts import same_aspect
 
 __all__ = ["resolve_sites", "sites", "usual_input_size"]
 
@@ -84,7 +86,7 @@ def _candidates(model: nn.Module) -> list[str]:
     found = []
     for path, module in model.named_modules():
         parent_path, _, _ = path.rpartition(".")
-        if not path or sum(1 for m in module.modules() if next(m.parameters(recurse=False), None) is not None) < 2:
+        if not path or len(leaves(module)) < 2:
             continue
         if not parent_path or isinstance(model.get_submodule(parent_path), nn.Sequential | nn.ModuleList):
             found.append(path)
@@ -160,26 +162,16 @@ def _guess_layout(model: nn.Module, path: str, shape: tuple[int, ...], image_siz
     if shape[0] == 2 and len(shape) == 3:
         return "tokens"
     if shape[0] == 2 and len(shape) == 4:
-        channels_first = _same_aspect(shape[2:], image_size)
-        channels_last = _same_aspect(shape[1:3], image_size)
-        if channels_first and channels_last:  # as many channels as pixels: look at the layers instead
-            leaves = (
-                m for m in model.get_submodule(path).modules() if next(m.parameters(recurse=False), None) is not None
-            )
-            channels_last = isinstance(next(leaves, None), nn.LayerNorm | nn.Linear)
-            return "NHWC" if channels_last else "NCHW"
-        if channels_first or channels_last:
-            return "NCHW" if channels_first else "NHWC"
+        first = same_aspect(shape[2:], image_size)
+        last = same_aspect(shape[1:3], image_size)
+        if first and last:  # as many channels as pixels: look at the first layer instead
+            return "NHWC" if channels_last(leaves(model.get_submodule(path))[:1]) else "NCHW"
+        if first or last:
+            return "NCHW" if first else "NHWC"
     raise SiteError(
         f"{path} takes a tensor of shape {shape} for two {image_size[0]}×{image_size[1]} images, which is neither "
         f'NCHW, NHWC nor tokens; give Site("{path}", layout=…) if it is'
     )
-
-
-def _same_aspect(pixels: tuple[int, ...], image_size: tuple[int, int]) -> bool:
-    """Whether a feature of (h, w) can be the image shrunk alike along both sides, up to rounding."""
-    (height, width), (image_height, image_width) = pixels, image_size
-    return abs(height * image_width - width * image_height) <= max(image_height, image_width)
 
 
 def _token_grid(
@@ -191,11 +183,14 @@ def _token_grid(
     )
     strides = [(patch[0] * k, patch[1] * k) for k in (1, 2, 4, 8)] if patch else [(s, s) for s in USUAL_STRIDES]
     for stride in strides:
-        for rounding in (0, 1):
-            height, width = ((n + rounding * (s - 1)) // s for n, s in zip(image_size, stride, strict=True))
-            prefix = shape[1] - height * width
-            if prefix == 0 or (stride == strides[0] and 0 < prefix <= MOST_PREFIX_TOKENS):
-                return prefix, (int(stride[0]), int(stride[1]))
+        most = MOST_PREFIX_TOKENS if stride == strides[0] else 0
+        padded, cut = (
+            math.prod((n + rounding * (s - 1)) // s for n, s in zip(image_size, stride, strict=True))
+            for rounding in (1, 0)
+        )
+        for patches in (padded, cut):  # padded first: it leaves the fewest tokens to explain away
+            if 0 <= shape[1] - patches <= most:
+                return shape[1] - patches, (int(stride[0]), int(stride[1]))
     raise SiteError(
         f"{path} takes {shape[1]} tokens for {image_size[0]}×{image_size[1]} images, which no patch size explains; "
         f'give Site("{path}", layout="tokens", prefix=…, stride=(…, …))'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from localscale.adapt.channel import Channel, Pass
 from localscale.adapt.discover import resolve_sites
 from localscale.adapt.wrapper import AdaptedSite, split_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
-from localscale.errors import ShapeError, SiteError
+from localscale.errors import LocalScaleError, ShapeError, SiteError
 from localscale.warp import scale, unscale
 
 __all__ = ["AdaptedModel", "adapt"]
@@ -58,11 +59,13 @@ class AdaptedModel(nn.Module):
     def __init__(self, base: nn.Module, config: DECConfig, sites: list[Site], input_size: tuple[int, int, int]) -> None:
         super().__init__()
         self.config, self.sites, self.input_size = config, sites, input_size
+        self.input_name = next(iter(inspect.signature(base.forward).parameters), "")
         self.channel = Channel()
         self.base_fingerprint = fingerprint(base)
         self.base = base
         self.input_canonicalizer: Canonicalizer | None = None
         self.adapted: dict[str, AdaptedSite] = {}  # a plain dictionary: these modules belong to the base
+        self.training = base.training
         device = _first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
         for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
@@ -128,7 +131,7 @@ class AdaptedModel(nn.Module):
         try:
             return self.base(*args, **kwargs)
         except (AssertionError, RuntimeError, ValueError) as error:
-            if isinstance(error, SiteError | ShapeError):
+            if isinstance(error, LocalScaleError | torch.OutOfMemoryError):
                 raise
             height, width = current.image_size
             raise ShapeError(
@@ -137,7 +140,8 @@ class AdaptedModel(nn.Module):
             ) from error
 
     def _image(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor]:
-        found = split_feature(args, kwargs)
+        named = {self.input_name: kwargs[self.input_name]} if self.input_name in kwargs else kwargs
+        found = split_feature(args, named)
         if found is None:
             raise ShapeError(
                 "the model was called without an image; expected a (batch, channels, height, width) tensor"

@@ -46,9 +46,14 @@ def save(model: AdaptedModel, folder: Path) -> None:
     }
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    _write(folder / WEIGHTS, lambda path: save_file(whole, path, metadata={"format": "pt"}))
-    _write(folder / CARD, lambda path: path.write_text(_card(model, description, len(changed)), encoding="utf-8"))
-    _write(folder / CONFIG, lambda path: path.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8"))
+    card, config = _card(model, description, len(changed)), json.dumps(description, indent=2) + "\n"
+    _write_all(
+        {
+            folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
+            folder / CARD: lambda path: path.write_text(card, encoding="utf-8"),
+            folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
+        }
+    )
 
 
 def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
@@ -66,25 +71,28 @@ def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
             f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
         ) from error
     try:
-        _load_tensors(model, tensors, folder, made_for)
-    except CheckpointError:
+        targets = _find_places(model, tensors, folder, made_for)
+        given = {name: crc for name, crc in model.base_fingerprint.items() if f"base.{name}" not in tensors}
+        if _digest(given) != description["base_digest"]:
+            warnings.warn(
+                f"the base model's weights are not the ones {folder} was trained with "
+                f"({description['base_model']['name']}); load those before calling from_pretrained",
+                stacklevel=3,
+            )
+    except Exception:
         model.unwrap()
         raise
-    given = {name: crc for name, crc in model.base_fingerprint.items() if f"base.{name}" not in tensors}
-    if _digest(given) != description["base_digest"]:
-        warnings.warn(
-            f"the base model's weights are not the ones {folder} was trained with "
-            f"({description['base_model']['name']}); load those before calling from_pretrained",
-            stacklevel=3,
-        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            targets[name].copy_(tensor)
     # What was loaded counts as changed, so that saving again writes it again.
     for name in tensors:
         model.base_fingerprint.pop(name.removeprefix("base."), None)
     return model
 
 
-def _load_tensors(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> None:
-    """Check every name and shape, then copy."""
+def _find_places(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> dict[str, Tensor]:
+    """The parameter or buffer each saved tensor belongs to; every name and shape is checked."""
     base = {f"base.{name}": tensor for name, tensor in model.base_state().items()}
     own = {
         f"canonicalizers.{path}.{name}": tensor
@@ -107,9 +115,7 @@ def _load_tensors(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path,
                 f"{name} has shape {tuple(tensor.shape)} in {folder / WEIGHTS} and {tuple(targets[name].shape)} in "
                 f"this {type(model.base).__name__}; it was saved from a {made_for}"
             )
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            targets[name].copy_(tensor)
+    return targets
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -147,14 +153,17 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path} is not a whole safetensors file ({error}); copy or save it again") from error
 
 
-def _write(path: Path, writer: Callable[[Path], object]) -> None:
-    """Write beside ``path``, then rename: a full disk or an interruption leaves the old file as it was."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _write_all(writers: dict[Path, Callable[[Path], object]]) -> None:
+    """Write every file beside its place, then rename them all: a full disk or an interruption leaves the old ones."""
+    drafts = {path.with_name(f".{path.name}.{os.getpid()}.part"): path for path in writers}
     try:
-        writer(draft)
-        draft.replace(path)
+        for draft, path in drafts.items():
+            writers[path](draft)
+        for draft, path in drafts.items():
+            draft.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
 
 
 def _digest(checksums: dict[str, int]) -> str:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from localscale.adapt.channel import Channel
 from localscale.canonicalizer import Canonicalizer, Site, SiteReport
 from localscale.errors import SiteError
-from localscale.layouts import Layout, Tokens, as_nchw
+from localscale.layouts import Layout, Tokens, as_nchw, same_aspect
 from localscale.maps.base import Map
 from localscale.warp import scale, unscale
 
-__all__ = ["AdaptedSite", "split_feature"]
+__all__ = ["AdaptedSite", "channels_last", "leaves", "split_feature"]
 
 
 def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor] | None:
@@ -41,6 +41,14 @@ class AdaptedSite(nn.Module):
         super().__init__()
         self.wrapped, self.canonicalizer = wrapped, canonicalizer
         self.site, self.channel, self.usual_size = site, channel, usual_size
+        self.training = wrapped.training
+
+    def __getattr__(self, name: str) -> Any:
+        """What the backbone reads of the module it thinks is here, such as a stage's ``downsample``."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("wrapped"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.channel.disabled:
@@ -59,7 +67,7 @@ class AdaptedSite(nn.Module):
         output = self.wrapped(*args, **kwargs)
         if self.canonicalizer.config.mode == "invariant":
             return output
-        return self._scale_back(output, report.map, layout)
+        return self._scale_back(output, report.map, layout, feature)
 
     def _layout(self, feature: Tensor) -> Layout:
         current = self.channel.current
@@ -89,27 +97,43 @@ class AdaptedSite(nn.Module):
             current.report[self.site.path] = report
         return report
 
-    def _scale_back(self, output: Any, m: Map, layout: Layout) -> Any:
+    def _scale_back(self, output: Any, m: Map, layout: Layout, entered: Tensor) -> Any:
         """S(·; Φ) on what the module returned: the feature, or the first of a tuple of them."""
         if isinstance(output, tuple):
-            return (self._scale_back(output[0], m, layout), *output[1:])
+            return (self._scale_back(output[0], m, layout, entered), *output[1:])
         if not isinstance(output, Tensor) or output.dim() not in (3, 4):
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise SiteError(
                 f'{self.site} returned {shape}, which has no pixels to scale back; use mode="invariant" there'
             )
-        if isinstance(layout, Tokens):
-            layout = _output_tokens(layout, output.shape[1], self.site)
-        return scale(output, m, layout=layout)
+        return scale(output, m, layout=self._output_layout(layout, entered, output))
+
+    def _output_layout(self, layout: Layout, entered: Tensor, output: Tensor) -> Layout:
+        """How what the module returned is laid out, given what entered it."""
+        if isinstance(layout, Tokens) and output.dim() == 3:
+            for step in (1, 2):  # the same patches, or halved per side by a merging layer
+                after = Tokens(-(-layout.height // step), -(-layout.width // step), layout.prefix)
+                if after.length == output.shape[1]:
+                    return after
+        elif not isinstance(layout, Tokens) and output.dim() == 4:
+            pixels = as_nchw(entered, layout)[0].shape[-2:]
+            both: tuple[Layout, Layout] = ("NCHW", "NHWC")  # patch embeddings may turn one into the other
+            fitting = [one for one in both if same_aspect(as_nchw(output, one)[0].shape[-2:], pixels)]
+            if len(fitting) == 2:  # as many channels as pixels: look at the last layer instead
+                return "NHWC" if channels_last(leaves(self.wrapped)[-1:]) else "NCHW"
+            if fitting:
+                return fitting[0]
+        raise SiteError(
+            f"{self.site} took {tuple(entered.shape)} and returned {tuple(output.shape)}; expected the same layout "
+            'with the same pixels, or half as many per side, to scale back; use mode="invariant" there'
+        )
 
 
-def _output_tokens(layout: Tokens, length: int, site: Site) -> Tokens:
-    """The patch grid after the module: the same, or halved by a merging layer."""
-    for step in (1, 2):
-        after = Tokens(-(-layout.height // step), -(-layout.width // step), layout.prefix)
-        if after.length == length:
-            return after
-    raise SiteError(
-        f"{site} took {layout.length} tokens and returned {length}; expected the same patches, or half as many "
-        'per side, to scale back; use mode="invariant" there'
-    )
+def leaves(module: nn.Module) -> list[nn.Module]:
+    """The layers of ``module`` that have parameters of their own, in order."""
+    return [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
+
+
+def channels_last(layers: list[nn.Module]) -> bool:
+    """Whether these layers work on the last dimension, as linear ones do; 2d normalisations work on the second."""
+    return all(isinstance(m, nn.LayerNorm | nn.Linear) and not type(m).__name__.endswith("2d") for m in layers)

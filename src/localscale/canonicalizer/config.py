@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -101,7 +102,9 @@ class DECConfig:
             raise ConfigError(f"channels is {self.channels}; expected at least one positive width")
         if self.resolution < 2:
             raise ConfigError(f"resolution is {self.resolution}; expected at least 2 pixels")
-        if not self.temperature > 0:
+        if not 0 <= self.step_size < math.inf:
+            raise ConfigError(f"step_size is {self.step_size}; expected a finite number, 0 or more")
+        if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature is {self.temperature}; expected a positive number")
         if self.guard is not None and not 0 < self.guard < 1:
             raise ConfigError(f"guard is {self.guard}; expected a determinant strictly between 0 and 1, or None")

@@ -51,6 +51,7 @@ class Canonicalizer(nn.Module):
     def __init__(self, in_channels: int, knots: tuple[int, int], config: DECConfig) -> None:
         super().__init__()
         self.in_channels, self.knots, self.config = in_channels, knots, config
+        self.solver = config.make_solver()
         if config.update == "gradient":
             self.network: nn.Module = EnergyNetwork(in_channels, channels=config.channels)
         else:
@@ -69,7 +70,8 @@ class Canonicalizer(nn.Module):
             raise ShapeError(
                 f"features have shape {tuple(features.shape)}; expected (batch, {self.in_channels}, height, width)"
             )
-        if self.config.update == "gradient" and torch.compiler.is_exporting():
+        exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+        if self.config.update == "gradient" and exporting:
             raise ConfigError(
                 'update="gradient" differentiates inside forward, which an exported program cannot record; '
                 'export a model with update="direct" or "compose"'
@@ -94,7 +96,7 @@ class Canonicalizer(nn.Module):
         solution = fixed_point(
             step,
             start,
-            solver=self.config.make_solver(),
+            solver=self.solver,
             gradient=self.config.gradient,
             on_failure=self.config.on_failure,
         )

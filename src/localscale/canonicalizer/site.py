@@ -45,7 +45,7 @@ class Site:
         if self.prefix < 0:
             raise SiteError(f"site {self.path!r} has prefix {self.prefix}; expected 0 or more tokens")
         if self.stride is not None:
-            if len(self.stride) != 2 or min(self.stride) < 1:
+            if not isinstance(self.stride, tuple | list) or len(self.stride) != 2 or min(self.stride) < 1:
                 raise SiteError(f"site {self.path!r} has stride {self.stride}; expected image pixels per patch (y, x)")
             object.__setattr__(self, "stride", tuple(self.stride))
 

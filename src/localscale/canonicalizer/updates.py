@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["UPDATES", "Update", "compose", "direct", "gradient"]
 
-MOST = 4.0  # raw parameters of the gradient update stay within ±4: a longer step would lose increments to rounding
+# Raw parameters of the gradient update stay within ±4, or increments would be lost to rounding. A map that rests there
+# is an equilibrium by the bound, not by a vanishing gradient.
+MOST = 4.0
 FamilyMap = GridMap | SeparableMap
 Observe = Callable[[FamilyMap], Tensor]
 Update = Callable[[FamilyMap, Observe, nn.Module, "DECConfig"], FamilyMap]
@@ -34,7 +36,8 @@ def compose(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfi
     """l⁺ = l∘δ with δ = H_ψ(S⁻¹(F; l)).
 
     If F′ = S(F; g), then g∘l sees the canonical form of F′ that l sees of F, and gets the same δ: an equilibrium l of F
-    makes g∘l one of F′. That is h(S(F; g)) = g·h(F), up to re-sampling l∘δ on the knots.
+    makes g∘l one of F′. That is h(S(F; g)) = g·h(F), up to re-sampling l∘δ on the knots and as long as no map is so
+    strong that the guard must shrink it.
     """
     return m.compose_resampled(network(observe(m)), guard=config.guard)
 

@@ -59,9 +59,9 @@ def fixed_point(
     True
     >>> _ = solution.value.sum().backward()  # through the equilibrium, not the iterations
     """
-    if z0.dim() < 2 or not z0.is_floating_point():
+    if z0.dim() < 2 or z0.dtype not in (torch.float32, torch.float64):
         raise ShapeError(
-            f"z0 has shape {tuple(z0.shape)} and dtype {z0.dtype}; expected a floating (batch, ...) tensor"
+            f"z0 has shape {tuple(z0.shape)} and dtype {z0.dtype}; expected a float32 or float64 (batch, ...) tensor"
         )
     if on_failure not in POLICIES:
         raise ConfigError(f"no failure policy {on_failure!r}: {near_misses(str(on_failure), POLICIES)}")

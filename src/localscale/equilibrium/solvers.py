@@ -62,7 +62,7 @@ def stops_early(fixed: bool) -> bool:
 
 
 def _check(max_steps: int, tolerance: float, damping: float) -> None:
-    if max_steps < 1:
+    if not isinstance(max_steps, int) or max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; expected at least 1")
     if not tolerance >= 0:
         raise ConfigError(f"tolerance is {tolerance}; expected 0 or more")
@@ -143,9 +143,9 @@ class Anderson:
 
     def __post_init__(self) -> None:
         _check(self.max_steps, self.tolerance, self.damping)
-        if self.history < 1:
+        if not isinstance(self.history, int) or self.history < 1:
             raise ConfigError(f"history is {self.history}; expected at least 1")
-        if self.ridge <= 0:
+        if not self.ridge > 0:
             raise ConfigError(f"ridge is {self.ridge}; expected a positive number")
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:

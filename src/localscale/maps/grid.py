@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localscale.conventions import lattice
+from localscale.conventions import lattice, xy_pair
 from localscale.errors import MapError
 from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
 from localscale.maps.folds import corner_determinants, guard_factor
@@ -91,7 +91,7 @@ class GridMap(Map):
     def _corners(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Offsets on the four corners ``(B, P, 2, 2, 2)`` of each point's cell, and its place ``(B, P, 2)`` therein."""
         columns, rows = self.knots
-        place = points * torch.tensor((columns - 1, rows - 1), dtype=self.dtype, device=self.device)
+        place = points * xy_pair(columns - 1, rows - 1, points)
         cell = place.detach().nan_to_num(0).floor()  # a lost point stays lost by its place, not by its cell
         cell_x, cell_y = cell[..., 0].clamp(0, columns - 2).long(), cell[..., 1].clamp(0, rows - 2).long()
         return self.cell_corners(cell_x, cell_y), place - torch.stack((cell_x, cell_y), dim=-1)

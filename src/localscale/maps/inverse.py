@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localscale.conventions import coordinates
+from localscale.conventions import coordinates, xy_pair
 from localscale.maps.base import InverseMethod, Map
 from localscale.maps.monotone import interpolate
 
@@ -67,7 +67,7 @@ class ExactInverse(_GridInverse):
     def _cells(self) -> Tensor:
         """How many cells lie along x and y."""
         columns, rows = self.forward.knots
-        return torch.tensor((columns - 1, rows - 1), dtype=self.dtype, device=self.device)
+        return xy_pair(columns - 1, rows - 1, self.forward.offsets)
 
     def _to_cell(self, points: Tensor, cell: Tensor) -> Tensor:
         """Points relative to a cell's top left, in cell widths."""

@@ -1,0 +1,58 @@
+"""Two processes on one machine: the gradients are those of one process with the whole batch."""
+
+import socket
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from backbones import VIT, randomise_heads
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from localscale import AdaptedModel
+
+WORLD = 2
+
+
+def made() -> AdaptedModel:
+    return randomise_heads(VIT.adapted(tolerance=1e-5, max_steps=40))
+
+
+def loss(model: nn.Module, images: Tensor) -> Tensor:
+    return model(images).square().sum(dim=1).mean()
+
+
+def work(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
+    try:
+        model = DistributedDataParallel(made(), find_unused_parameters=False)
+        share = VIT.images(4).chunk(WORLD)[rank]
+        loss(model, share).backward()
+        gradients = {name: p.grad.clone() for name, p in model.module.named_parameters() if p.grad is not None}
+        save_file(gradients, Path(folder) / f"{rank}.safetensors")
+        loss(model, share).backward()  # an unused parameter would stop the second step
+    finally:
+        dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def test_gradients_equal_those_of_the_joined_batch(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    model, images = made(), VIT.images(4)
+    loss(model, images).backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    torch.multiprocessing.spawn(work, args=(free_port(), str(tmp_path)), nprocs=WORLD)
+    shares = [load_file(tmp_path / f"{rank}.safetensors") for rank in range(WORLD)]
+    for name, gradient in expected.items():
+        for share in shares:
+            torch.testing.assert_close(share[name], gradient, atol=1e-5, rtol=0)
+    assert set(shares[0]) == set(expected)
+    assert all(expected[name].abs().max() > 1e-5 for name in expected if "canonicalizer" in name and "bias" not in name)

@@ -1,0 +1,109 @@
+"""One sample that is not finite among others: contained, and given back what can be given."""
+
+import math
+
+import pytest
+import torch
+from known_problems import RATES, Seen, rotating
+from torch import Tensor
+
+from localscale.equilibrium import Anderson, Plain, fixed_point
+from localscale.errors import ConvergenceWarning
+
+EACH_SOLVER = pytest.mark.parametrize("solver", [Anderson(60, 1e-6), Plain(300, 1e-6)])
+EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "unrolled"])
+
+
+def poisoned(rates: Tensor, value: float, visits: range, sample: int = 1):
+    """:func:`rotating`, which gives ``value`` for one sample on the visits in ``visits``."""
+    clean, count = rotating(rates), [0]
+
+    def f(z: Tensor) -> Tensor:
+        image = clean(z)
+        if count[0] in visits:
+            bad = torch.arange(len(z)).view(-1, 1) == sample
+            image = torch.where(bad, value, image)
+        count[0] += 1
+        return image
+
+    return f
+
+
+@EACH_SOLVER
+@EACH_GRADIENT
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_sample_that_is_never_finite_is_given_its_start(
+    solver: Anderson | Plain, gradient: str, value: float, fixed: bool
+):
+    solver = type(solver)(30, 1e-4, fixed=fixed)
+    start = torch.linspace(0, 1, 12).view(4, 3)
+    clean = fixed_point(rotating(RATES), start, solver=solver, gradient=gradient, on_failure="identity")
+    lost = fixed_point(
+        poisoned(RATES, value, range(1000)), start, solver=solver, gradient=gradient, on_failure="identity"
+    )
+    others = torch.tensor([True, False, True, True])
+    assert torch.equal(lost.value[others], clean.value[others])
+    assert torch.equal(lost.residual[others], clean.residual[others])
+    assert torch.equal(lost.steps[others], clean.steps[others])
+    assert torch.equal(lost.value[1], start[1])
+    assert not lost.converged[1]
+    assert lost.residual[1] == math.inf
+    assert lost.steps[1] == 30
+
+
+def test_a_sample_that_is_never_finite_is_given_its_start_under_warn_too():
+    with pytest.warns(ConvergenceWarning):
+        solution = fixed_point(poisoned(RATES, math.nan, range(1000)), torch.ones(4, 3), solver=Plain(300))
+    assert solution.value[1].tolist() == [1, 1, 1]
+    assert torch.isfinite(solution.value).all()
+
+
+@EACH_SOLVER
+@pytest.mark.parametrize("visits", [range(1), range(3), range(2, 4), range(5, 6)])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Plain, visits: range, value: float):
+    start = torch.zeros(4, 3)
+    with torch.no_grad():
+        clean = fixed_point(rotating(RATES), start, solver=solver)
+        back = fixed_point(poisoned(RATES, value, visits), start, solver=solver)
+    others = torch.tensor([True, False, True, True])
+    assert torch.equal(back.value[others], clean.value[others])
+    assert torch.equal(back.steps[others], clean.steps[others])
+    assert back.converged[1]
+    torch.testing.assert_close(back.value[1], clean.value[1], atol=1e-4, rtol=0)
+
+
+@EACH_SOLVER
+def test_a_lost_sample_goes_on_from_the_best_it_had(solver: Anderson | Plain):
+    f = Seen(poisoned(RATES, math.nan, range(3, 4)))
+    with torch.no_grad():
+        fixed_point(f, torch.zeros(4, 3), solver=solver)
+    images = torch.stack([rotating(RATES)(z)[1] for z in f.points[:3]])
+    points = torch.stack([z[1] for z in f.points[:3]])
+    best = ((images - points).norm(dim=1) / images.norm(dim=1)).argmin()
+    assert torch.equal(f.points[4][1], images[best])
+
+
+def test_a_visit_lost_costs_that_visit_and_no_more():
+    """What was not finite takes no part in the mixing afterwards."""
+    rates = torch.tensor([[-1.5, -2.0, 0.5]] * 2)
+    visits = [0]
+
+    def f(z: Tensor) -> Tensor:
+        visits[0] += 1
+        bad = (torch.arange(2).view(-1, 1) == 1) & (visits[0] == 1)
+        return torch.where(bad, torch.nan, rates * z + 1)
+
+    with torch.no_grad():
+        solution = fixed_point(f, torch.zeros(2, 3), solver=Anderson(40, 1e-6))
+    assert solution.converged.all()
+    assert solution.steps[0] < solution.steps[1] <= solution.steps[0] + 2
+
+
+def test_an_iterate_that_overflows_is_contained():
+    """exp of exp of exp: finite, then infinite, and never a NaN in the answer."""
+    start = torch.tensor([[0.0], [3.0]])
+    solution = fixed_point(lambda z: torch.exp(z) - 1 + 0.1 * z, start, solver=Anderson(50), on_failure="identity")
+    assert solution.converged[0]
+    assert torch.isfinite(solution.value).all()

@@ -1,0 +1,62 @@
+"""The demo and the benchmarks, in small."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(out: Path) -> list[dict]:
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    for row in rows:
+        assert row.pop("seconds") > 0
+    return rows
+
+
+def test_the_demo_ends_in_a_table_and_two_pictures_and_is_the_same_twice(tmp_path: Path):
+    table = run("demo", "--quick", "--out", str(tmp_path / "once"))
+    assert [line.split()[0] for line in table.splitlines() if line.startswith(("start", "control", "DEC"))] == [
+        "start",
+        "control",
+        "DEC",
+    ]
+    assert {path.name for path in (tmp_path / "once").iterdir()} == {
+        "accuracy_per_scale.png",
+        "learned_warps.png",
+        "results.json",
+    }
+    run("demo", "--quick", "--out", str(tmp_path / "twice"))
+    assert numbers(tmp_path / "once") == numbers(tmp_path / "twice")
+
+
+def test_another_seed_gives_another_demo(tmp_path: Path):
+    for seed in ("0", "1"):
+        run("demo", "--quick", "--seed", seed, "--out", str(tmp_path / seed))
+    assert numbers(tmp_path / "0") != numbers(tmp_path / "1")
+
+
+def test_benchmarks_write_what_they_print(tmp_path: Path):
+    printed = run("benchmarks", "--quick", "--json", str(tmp_path / "core.json"))
+    tables = json.loads((tmp_path / "core.json").read_text())["tables"]
+    assert [table["title"] in printed for table in tables] == [True] * 6
+    memory = next(table for table in tables if table["title"].startswith("Peak memory"))
+    implicit, unrolled = memory["rows"]
+    assert abs(implicit["growth %"]) <= 5
+    assert unrolled["growth %"] > 100
+
+
+@pytest.mark.parametrize("module", ["demo", "benchmarks"])
+def test_help_is_worth_reading(module: str):
+    text = run(module, "--help")
+    assert "--quick" in text
+    assert len(text.splitlines()) > 10
