@@ -178,3 +178,24 @@ def randomise_heads(model: AdaptedModel, std: float = 0.3) -> AdaptedModel:
                 if name.startswith("network.to_"):
                     parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
     return model
+
+
+LOOSE = {"tolerance": 1e-3, "max_steps": 40}
+
+
+def trained(backbone: Backbone = VIT, base: nn.Module | None = None, **settings) -> AdaptedModel:
+    """An adapted model whose maps are far from the identity."""
+    return randomise_heads(backbone.adapted(base, **LOOSE | settings))
+
+
+def gradients(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(images).square().sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def train_head(model: AdaptedModel) -> AdaptedModel:
+    with torch.no_grad():
+        model.base.head.weight.add_(0.1)
+        model.base.head.bias.sub_(0.1)
+    return model

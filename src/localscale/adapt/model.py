@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from localscale.adapt.channel import Channel, Pass
 from localscale.adapt.discover import resolve_sites
-from localscale.adapt.wrapper import AdaptedSite, split_feature
+from localscale.adapt.wrapper import AdaptedSite, replace_feature, split_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
 from localscale.errors import LocalScaleError, ShapeError, SiteError
 from localscale.warp import scale, unscale
@@ -114,10 +114,7 @@ class AdaptedModel(nn.Module):
             if self.input_canonicalizer is not None:
                 current.report[INPUT] = self.input_canonicalizer(image)
                 canonical = unscale(image, current.report[INPUT].map)
-                if isinstance(key, int):
-                    args = (*args[:key], canonical, *args[key + 1 :])
-                else:
-                    kwargs = {**kwargs, key: canonical}
+                args, kwargs = replace_feature(args, kwargs, key, canonical)
             answer = self._call_base(current, args, kwargs)
         finally:
             self.channel.current = outer

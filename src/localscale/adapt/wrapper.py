@@ -13,7 +13,7 @@ from localscale.layouts import Layout, Tokens, as_nchw, same_aspect
 from localscale.maps.base import Map
 from localscale.warp import scale, unscale
 
-__all__ = ["AdaptedSite", "channels_last", "leaves", "split_feature"]
+__all__ = ["AdaptedSite", "channels_last", "leaves", "replace_feature", "split_feature"]
 
 
 def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor] | None:
@@ -25,6 +25,15 @@ def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | 
         if isinstance(value, Tensor):
             return name, value
     return None
+
+
+def replace_feature(
+    args: tuple[Any, ...], kwargs: dict[str, Any], key: int | str, value: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with ``value`` where :func:`split_feature` found the feature."""
+    if isinstance(key, int):
+        return (*args[:key], value, *args[key + 1 :]), kwargs
+    return args, {**kwargs, key: value}
 
 
 class AdaptedSite(nn.Module):
@@ -60,10 +69,7 @@ class AdaptedSite(nn.Module):
         layout = self._layout(feature)
         report = self._canonicalize(feature, layout)
         canonical = unscale(feature, report.map, layout=layout)
-        if isinstance(key, int):
-            args = (*args[:key], canonical, *args[key + 1 :])
-        else:
-            kwargs = {**kwargs, key: canonical}
+        args, kwargs = replace_feature(args, kwargs, key, canonical)
         output = self.wrapped(*args, **kwargs)
         if self.canonicalizer.config.mode == "invariant":
             return output

@@ -1,0 +1,165 @@
+"""Every way a saved folder can be wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from backbones import RESNET, VIT, train_head, trained, vit
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from localscale import AdaptedModel, DECConfig, adapt
+from localscale.errors import CheckpointError
+
+# Folders that cannot be loaded
+
+
+def refused(folder: Path, base: nn.Module | None = None, error: type[Exception] = CheckpointError) -> str:
+    """The message of the refusal; the base comes out as it went in."""
+    base = VIT.build() if base is None else base
+    modules, state = dict(base.named_modules()), {name: t.clone() for name, t in base.state_dict().items()}
+    with pytest.raises(error) as caught:
+        AdaptedModel.from_pretrained(folder, base)
+    assert dict(base.named_modules()) == modules
+    assert all(torch.equal(tensor, state[name]) for name, tensor in base.state_dict().items())
+    return str(caught.value)
+
+
+def edit_config(folder: Path, edit: Callable[[dict], object]) -> None:
+    path = folder / "config.json"
+    description = json.loads(path.read_text(encoding="utf-8"))
+    edit(description)
+    path.write_text(json.dumps(description), encoding="utf-8")
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+def test_missing_folder(tmp_path: Path):
+    gone = tmp_path / "gone"
+    assert refused(gone) == f"no config.json in {gone}; expected a folder written by save_pretrained"
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_missing_file(name: str, folder: Path):
+    (folder / name).unlink()
+    assert refused(folder) == f"no {name} in {folder}; expected a folder written by save_pretrained"
+
+
+@pytest.mark.parametrize("text", [b"", b'{"format": 1', b"\xff\xfe\x00"])
+def test_broken_json(text: bytes, folder: Path):
+    (folder / "config.json").write_bytes(text)
+    assert refused(folder).startswith(f"{folder / 'config.json'} cannot be read: ")
+
+
+def test_json_of_something_else(folder: Path):
+    (folder / "config.json").write_text("[1, 2]", encoding="utf-8")
+    assert refused(folder) == f"{folder / 'config.json'} holds no object; expected a file written by save_pretrained"
+    (folder / "config.json").write_text('{"format": 1, "config": {}, "versions": {}}', encoding="utf-8")
+    lacks = "lacks input_size, base_model, base_digest; expected a file written by save_pretrained"
+    assert refused(folder) == f"{folder / 'config.json'} {lacks}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", 2, "has format 2; this version reads format 1"),
+        ("format", "new", "has format 'new'; this version reads format 1"),
+        ("input_size", [3, 64], "has input_size [3, 64]; expected [channels, height, width]"),
+        ("input_size", [3, 64, -1], "has input_size [3, 64, -1]; expected [channels, height, width]"),
+        ("base_model", "vit", "has base_model 'vit'; expected its class and name"),
+    ],
+)
+def test_wrong_field(field: str, value: object, message: str, folder: Path):
+    edit_config(folder, lambda description: description.update({field: value}))
+    assert refused(folder) == f"{folder / 'config.json'} {message}"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"knotz": 4}, "DECConfig has no field 'knotz': did you mean knots?"),
+        ({"family": "grids"}, "family is 'grids': did you mean grid?"),
+        ({"knots": [4]}, "knots has 1 entries for 2 sites; expected one per site, or a single integer for all"),
+        ({"sites": [{"path": "input", "colour": 1}]}, "a site has no field 'colour': "),
+        ({"temperature": None}, "a configuration value has the wrong type: "),
+    ],
+)
+def test_wrong_configuration(change: dict, message: str, folder: Path):
+    edit_config(folder, lambda description: description["config"].update(change))
+    found = refused(folder)
+    assert found.startswith(f"{folder / 'config.json'} holds a configuration this version cannot use: {message}")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 0.5, -1])
+def test_truncated_weights(keep: float, folder: Path):
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole)) if 0 < keep < 1 else int(keep)])
+    found = refused(folder)
+    assert found.startswith(f"{path} is not a whole safetensors file (")
+    assert found.endswith("; copy or save it again")
+
+
+def test_missing_tensors(folder: Path):
+    edit_tensors(folder, lambda tensors: tensors.pop("canonicalizers.blocks.0.network.to_x.weight"))
+    missing = "lacks 1 tensors, canonicalizers.blocks.0.network.to_x.weight among them"
+    assert refused(folder) == f"{folder / 'model.safetensors'} {missing}"
+
+
+def test_extra_tensors(folder: Path):
+    edit_tensors(folder, lambda tensors: tensors.update({"base.heat.weight": torch.zeros(5)}))
+    found = refused(folder)
+    assert "holds 1 tensors this VisionTransformer has no place for, base.heat.weight among them" in found
+    assert "did you mean base.head.weight" in found
+    assert found.endswith("it was saved from a timm.models.vision_transformer.VisionTransformer")
+
+
+def test_another_class(folder: Path):
+    found = refused(folder, RESNET.build())
+    assert found.startswith(
+        f"{folder} was saved from a timm.models.vision_transformer.VisionTransformer and does not fit this ResNet: "
+    )
+    assert 'no module "blocks.0" in ResNet' in found or "did not run on a blank" in found
+
+
+def test_another_width(folder: Path):
+    found = refused(folder, vit(embed_dim=24))
+    assert found.startswith("canonicalizers.blocks.0.network.trunk.layers.0.weight has shape (8, 48, 3, 3) in ")
+    assert "and (8, 24, 3, 3) in this VisionTransformer" in found
+
+
+def test_another_image_size(folder: Path):
+    found = refused(folder, vit(img_size=96))
+    assert "does not fit this VisionTransformer: VisionTransformer did not run on a blank 3×64×64 image" in found
+
+
+def test_another_head(tmp_path: Path):
+    train_head(trained()).save_pretrained(tmp_path)
+    found = refused(tmp_path, vit(num_classes=7))
+    assert found.startswith(f"base.head.bias has shape (5,) in {tmp_path / 'model.safetensors'} and (7,)")
+
+
+def test_another_architecture_is_told_where_every_tensor_fits(tmp_path: Path):
+    """A canonicalizer of the input fits every network that takes colour images."""
+    trained(sites=("input",)).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="the base model's weights are not the ones") as caught:
+        AdaptedModel.from_pretrained(tmp_path, RESNET.build())
+    assert "vit_tiny_patch16_224" in str(caught[0].message)
+
+
+def test_an_adapted_base_is_refused(folder: Path):
+    model = adapt(VIT.build(), DECConfig(sites=("blocks.1",)))
+    assert "this VisionTransformer is adapted already; take the base out with unwrap() first" in refused(
+        folder, model.base
+    )
+
+
+def test_a_warning_made_an_error_leaves_the_base_as_it_was(folder: Path):
+    assert "weights are not the ones" in refused(folder, VIT.build(seed=5), UserWarning)
