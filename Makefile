@@ -27,7 +27,7 @@ format: $(VENV)/.dev ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## measure memory and solver accuracy, write results/*.json
+bench: $(VENV)/.dev ## measure the core's promises, write results/*.json and docs/results.md
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and everything generated
@@ -38,9 +38,11 @@ $(VENV)/bin/python:
 	$(BIN)/pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV), a few minutes the first time"
 	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV), a few minutes the first time"
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.demo

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import localscale as ls
 from benchmarks.measurement import Table, median_milliseconds, peak_bytes
+from localscale.canonicalizer import MapNetwork
 from localscale.equilibrium import Anderson, Implicit, relative_residual
 
 PIXELS = 223  # pixel distances across a 224-pixel image
@@ -52,6 +53,7 @@ def refits(device: str, quick: bool) -> Table:
 def gradients(device: str, quick: bool) -> Table:
     """Each gradient rule against central differences, on a canonicalizer whose maps are far from the identity."""
     canonicalizer, features = _far_from_identity("cpu", batch=2, dtype=torch.float64)
+    assert isinstance(canonicalizer.network, MapNetwork)
     weight = canonicalizer.network.to_x.weight
     generator = torch.Generator().manual_seed(1)
     direction = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)

@@ -53,7 +53,7 @@ class Canonicalizer(nn.Module):
         self.in_channels, self.knots, self.config = in_channels, knots, config
         self.solver = config.make_solver()
         if config.update == "gradient":
-            self.network: nn.Module = EnergyNetwork(in_channels, channels=config.channels)
+            self.network: EnergyNetwork | MapNetwork = EnergyNetwork(in_channels, channels=config.channels)
         else:
             self.network = MapNetwork(
                 in_channels,
