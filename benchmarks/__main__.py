@@ -29,7 +29,11 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="small sizes: shows that it runs, measures nothing worth keeping"
     )
+    parser.add_argument("--render", action="store_true", help="measure nothing, only render results/*.json")
     arguments = parser.parse_args()
+    if arguments.render:
+        write(ROOT / "docs" / "results.md", render_page(ROOT / "results"))
+        return
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit(f"--device {arguments.device}: this PyTorch sees no CUDA device; use --device cpu")
     target = arguments.json or ROOT / "results" / f"core_{arguments.device}.json"

@@ -1,0 +1,43 @@
+"""Several seeds of the demo as one result: ``python -m demo.summary out/seed0 out/seed1 … > results/demo.json``."""
+
+import json
+import platform
+import statistics
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+def summarise(runs: list[dict]) -> dict:
+    """Means and each seed's figures, in the form that ``python -m benchmarks --render`` reads."""
+    names = [row["name"] for row in runs[0]["rows"]]
+    rows = []
+    for index, name in enumerate(names):
+        found = [run["rows"][index] for run in runs]
+        accuracies = [row["accuracy"] for row in found]
+        errors = [row["invariance_error"] for row in found]
+        rows.append(
+            {
+                "model": name,
+                "accuracy %": statistics.mean(accuracies),
+                "each seed %": ", ".join(f"{value:.2f}" for value in accuracies),
+                "InvE 10⁻²": statistics.mean(errors),
+                "each seed 10⁻²": ", ".join(f"{value:.2f}" for value in errors),
+                "trainable parameters": found[0]["parameters"],
+            }
+        )
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    note = (
+        f"Seeds {seeds}. InvE is the squared ℓ2 between softmax answers. Control and DEC train from the start weights for "
+        "the same steps on the same images; a start that is less sure of its answers moves them less."
+    )
+    versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
+    table = {"title": "Two locally scaled digits, 100 classes, 64 px", "note": note, "rows": rows}
+    return {"command": "python -m demo --seed N", "machine": "a CPU", "versions": versions, "tables": [table]}
+
+
+if __name__ == "__main__":
+    loaded = [json.loads((Path(folder) / "results.json").read_text()) for folder in sys.argv[1:]]
+    if not loaded:
+        raise SystemExit("name the folders of one or more finished demos")
+    print(json.dumps(summarise(loaded), indent=2))
