@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from tqdm import tqdm
 
 import localscale as ls
 from demo.digits import Digits
@@ -24,20 +25,20 @@ class Row:
 
 def measure(name: str, model: nn.Module, digits: Digits, seconds: float) -> Row:
     """Test ``model`` on the test scenes, their variants, and each scale."""
-    reference = predict(model, digits.test)
-    variants = torch.stack([predict(model, images) for images in digits.variants], dim=1)
-    right = (reference.argmax(dim=1) == digits.test_labels).double()
-    per_scale = {
-        scale: float((predict(model, images).argmax(dim=1) == digits.test_labels).double().mean())
-        for scale, images in digits.by_scale.items()
-    }
+    sets = [digits.test, *digits.variants, *digits.by_scale.values()]
+    answers = [predict(model, images) for images in tqdm(sets, desc=f"measuring {name}", unit="set", leave=False)]
+    reference, variants = answers[0], torch.stack(answers[1 : 1 + len(digits.variants)], dim=1)
+    at_scales = answers[1 + len(digits.variants) :]
+    accuracies = [
+        float((found.argmax(dim=1) == digits.test_labels).double().mean()) for found in [reference, *at_scales]
+    ]
     return Row(
         name=name,
-        accuracy=100 * float(right.mean()),
+        accuracy=100 * accuracies[0],
         invariance_error=100 * float(ls.metrics.invariance_error(reference, variants)),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         seconds=seconds,
-        accuracy_per_scale={scale: 100 * value for scale, value in per_scale.items()},
+        accuracy_per_scale={s: 100 * value for s, value in zip(digits.by_scale, accuracies[1:], strict=True)},
     )
 
 
