@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -199,3 +200,9 @@ def train_head(model: AdaptedModel) -> AdaptedModel:
         model.base.head.weight.add_(0.1)
         model.base.head.bias.sub_(0.1)
     return model
+
+
+def save_trained(path: Path) -> Path:
+    """A trained model on VIT's weights, its base unchanged, saved in a folder of ``path``."""
+    trained().save_pretrained(path / "saved")
+    return path / "saved"

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from backbones import BACKBONES, CUSTOM, RESNET, TRANSFORMERS, VIT, logits, randomise_heads, train_head, trained
+from backbones import (
+    BACKBONES,
+    CUSTOM,
+    RESNET,
+    TRANSFORMERS,
+    VIT,
+    logits,
+    randomise_heads,
+    save_trained,
+    train_head,
+    trained,
+)
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -14,6 +25,11 @@ from localscale import AdaptedModel, DECConfig, Site
 from localscale.adapt import storage
 
 FILES = ["README.md", "config.json", "model.safetensors"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_trained(tmp_path)
 
 
 def answer(model: nn.Module, images: Tensor) -> Tensor:

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from backbones import RESNET, VIT, train_head, trained, vit
+from backbones import RESNET, VIT, save_trained, train_head, trained, vit
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from localscale import AdaptedModel, DECConfig, adapt
 from localscale.errors import CheckpointError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_trained(tmp_path)
+
 
 # Folders that cannot be loaded
 
