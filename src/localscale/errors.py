@@ -11,9 +11,12 @@ __all__ = [
     "ConfigError",
     "ConvergenceError",
     "ConvergenceWarning",
+    "DataError",
     "GradientError",
     "LocalScaleError",
     "MapError",
+    "MissingExtraError",
+    "OutputError",
     "ShapeError",
     "SiteError",
 ]
@@ -49,6 +52,18 @@ class ConvergenceError(LocalScaleError, RuntimeError):
 
 class GradientError(LocalScaleError, RuntimeError):
     """A derivative was asked for that a gradient rule does not give."""
+
+
+class DataError(LocalScaleError, ValueError):
+    """An image, mesh, panorama, digit file or manifest cannot be used."""
+
+
+class OutputError(LocalScaleError, OSError):
+    """A folder cannot be written as asked: it is full, closed, in use, or holds something else."""
+
+
+class MissingExtraError(LocalScaleError, ImportError):
+    """A package that an optional part of the library needs is not installed."""
 
 
 class ConvergenceWarning(UserWarning):

@@ -1,0 +1,87 @@
+"""Reading any image as upright 8-bit RGB, and writing images and masks as bytes."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from localscale.errors import DataError
+
+__all__ = ["encode_image", "encode_mask", "read_image"]
+
+MAX_PIXELS = 100_000_000
+SIXTEEN_BIT = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
+
+
+def read_image(source: Path | bytes) -> Image.Image:
+    """An image as upright 8-bit RGB, whatever it was: grey, palette, CMYK, 16-bit, transparent (over white), rotated.
+
+    Anything that is not a whole image raises :class:`DataError` with the file's name and the cause.
+    """
+    name = str(source) if isinstance(source, Path) else "image"
+    try:
+        data = source.read_bytes() if isinstance(source, Path) else source
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {error.strerror or error}") from error
+    if not data:
+        raise DataError(f"{name} is empty (zero bytes); expected an image")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # broken EXIF and large sizes: the checks here speak for themselves
+            with Image.open(io.BytesIO(data)) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise DataError(f"{name} has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
+                image.load()
+                return _as_rgb(_upright(image))
+    except DataError:
+        raise
+    except UnidentifiedImageError as error:
+        raise DataError(f"{name} is no image in a format that can be read") from error
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise DataError(f"{name} is a broken image: {error}") from error
+
+
+def encode_image(pixels: np.ndarray | Image.Image, form: str = "png", *, quality: int = 95) -> bytes:
+    """``(H, W)`` or ``(H, W, 3)`` 8-bit pixels as ``png`` (lossless) or ``jpg`` bytes."""
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    buffer = io.BytesIO()
+    if form == "png":
+        image.save(buffer, "PNG", compress_level=4)
+    elif form == "jpg":
+        image.save(buffer, "JPEG", quality=quality, subsampling=0)
+    else:
+        raise DataError(f'image format "{form}" is unknown; expected "png" or "jpg"')
+    return buffer.getvalue()
+
+
+def encode_mask(labels: np.ndarray) -> bytes:
+    """A label map ``(H, W)`` as a lossless PNG: 8 bits where they suffice, else 16."""
+    if labels.min() < 0 or labels.max() > 65535:
+        raise DataError(f"labels run from {labels.min()} to {labels.max()}; a mask holds 0 to 65535")
+    return encode_image(labels.astype(np.uint8 if labels.max() <= 255 else np.uint16))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF orientation says; broken EXIF turns nothing."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except (ValueError, SyntaxError, OSError, TypeError, KeyError, AttributeError):
+        return image
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in SIXTEEN_BIT:
+        levels = np.asarray(image).astype(np.float64)
+        if levels.max() > 255:  # a true 16-bit image, and not 8 bits in a wide mode
+            levels = levels / 257
+        return Image.fromarray(np.clip(levels + 0.5, 0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise DataError("floating-point images are not read here; save as 8 or 16 bits per channel")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image.convert("RGB")
