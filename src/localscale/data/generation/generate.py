@@ -1,0 +1,95 @@
+"""One call that writes a dataset, or goes on with one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tqdm import tqdm
+
+from localscale.data.generation.job import Job
+from localscale.data.generation.local import run_local
+from localscale.data.generation.store import MANIFEST, Form, Store
+from localscale.errors import ConfigError
+
+__all__ = ["Engine", "Summary", "generate"]
+
+Engine = Literal["local", "ray"]
+CHUNK_SIZES: dict[str, int] = {"folder": 16, "shards": 256}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished dataset holds: its images, and its skipped items by reason."""
+
+    images: int
+    skipped: dict[str, int]
+
+
+def generate(
+    job: Job,
+    out: str | Path,
+    *,
+    form: Form = "folder",
+    chunk_size: int | None = None,
+    workers: int = 1,
+    engine: Engine = "local",
+    address: str | None = None,
+    progress: bool = False,
+) -> Summary:
+    """Write ``job`` to the folder ``out``, or go on where an earlier run stopped.
+
+    ``chunk_size`` items form a chunk, which is a subfolder or a shard. ``workers`` processes make them on this machine;
+    ``engine="ray"`` runs the stages on the Ray cluster at ``address``, which sees the same ``out``. The files depend on
+    none of workers, engine and interruptions. Worker processes import the calling script again, so a script calls this
+    under ``if __name__ == "__main__":``.
+    """
+    chunk_size = CHUNK_SIZES[form] if chunk_size is None and form in CHUNK_SIZES else chunk_size
+    _validate(job, form, chunk_size, workers, engine, address)
+    assert chunk_size is not None
+    store = Store(Path(out).absolute(), form, chunk_size, job.size)
+    with store.opened(job):
+        chunks = store.unfinished()
+        remaining = sum(len(store.items(chunk)) for chunk in chunks)
+        with tqdm(
+            total=job.size,
+            initial=job.size - remaining,
+            desc=job.kind,
+            unit="item",
+            disable=not progress or not chunks,
+            dynamic_ncols=True,
+        ) as bar:
+            if chunks and engine == "ray":
+                from localscale.data.generation.cluster import run_ray
+
+                run_ray(job, store, chunks, address=address, tick=bar.update)
+            elif chunks:
+                run_local(job, store, chunks, workers=workers, tick=bar.update)
+        store.finish()
+        return _summarise(store.root)
+
+
+def _validate(job: Job, form: str, chunk_size: int | None, workers: int, engine: str, address: str | None) -> None:
+    if form not in CHUNK_SIZES:
+        raise ConfigError(f'form "{form}" is unknown; expected "folder" or "shards"')
+    if engine not in ("local", "ray"):
+        raise ConfigError(f'engine "{engine}" is unknown; expected "local" or "ray"')
+    if address is not None and engine != "ray":
+        raise ConfigError(f'address {address} is for engine "ray"; the engine is "{engine}"')
+    for name, value in {"workers": workers, "chunk size": chunk_size, "number of items": job.size}.items():
+        if value is None or value < 1:
+            raise ConfigError(f"the {name} is {value}; expected at least 1")
+
+
+def _summarise(root: Path) -> Summary:
+    images, skipped = 0, dict[str, int]()
+    with (root / MANIFEST).open(encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if "skipped" in record:
+                skipped[record["skipped"]] = skipped.get(record["skipped"], 0) + 1
+            else:
+                images += 1
+    return Summary(images, skipped)
