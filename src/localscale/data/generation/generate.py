@@ -17,7 +17,6 @@ from localscale.errors import ConfigError
 __all__ = ["Engine", "Summary", "generate"]
 
 Engine = Literal["local", "ray"]
-CHUNK_SIZES: dict[str, int] = {"folder": 16, "shards": 256}
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,13 @@ def generate(
 ) -> Summary:
     """Write ``job`` to the folder ``out``, or go on where an earlier run stopped.
 
-    ``chunk_size`` items form a chunk, which is a subfolder or a shard. ``workers`` processes make them on this machine;
+    ``chunk_size`` items form a subfolder or a shard (the job says how many). ``workers`` processes make them here;
     ``engine="ray"`` runs the stages on the Ray cluster at ``address``, which sees the same ``out``. The files depend on
     none of workers, engine and interruptions. Worker processes import the calling script again, so a script calls this
     under ``if __name__ == "__main__":``.
     """
-    chunk_size = CHUNK_SIZES[form] if chunk_size is None and form in CHUNK_SIZES else chunk_size
+    chunk_size = job.chunk_size if chunk_size is None else chunk_size
     _validate(job, form, chunk_size, workers, engine, address)
-    assert chunk_size is not None
     store = Store(Path(out).absolute(), form, chunk_size, job.size)
     with store.opened(job):
         chunks = store.unfinished()
@@ -64,22 +62,22 @@ def generate(
             if chunks and engine == "ray":
                 from localscale.data.generation.cluster import run_ray
 
-                run_ray(job, store, chunks, address=address, tick=bar.update)
+                run_ray(job, store, chunks, workers=workers, address=address, tick=bar.update)
             elif chunks:
                 run_local(job, store, chunks, workers=workers, tick=bar.update)
         store.finish()
         return _summarise(store.root)
 
 
-def _validate(job: Job, form: str, chunk_size: int | None, workers: int, engine: str, address: str | None) -> None:
-    if form not in CHUNK_SIZES:
+def _validate(job: Job, form: str, chunk_size: int, workers: int, engine: str, address: str | None) -> None:
+    if form not in ("folder", "shards"):
         raise ConfigError(f'form "{form}" is unknown; expected "folder" or "shards"')
     if engine not in ("local", "ray"):
         raise ConfigError(f'engine "{engine}" is unknown; expected "local" or "ray"')
     if address is not None and engine != "ray":
         raise ConfigError(f'address {address} is for engine "ray"; the engine is "{engine}"')
     for name, value in {"workers": workers, "chunk size": chunk_size, "number of items": job.size}.items():
-        if value is None or value < 1:
+        if value < 1:
             raise ConfigError(f"the {name} is {value}; expected at least 1")
 
 

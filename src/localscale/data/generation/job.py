@@ -49,12 +49,14 @@ class Job:
     """A dataset to be made: ``size`` items by ``stages``.
 
     ``settings`` holds everything the files depend on, as JSON; a folder begun with other settings is not continued.
+    ``chunk_size`` items are written together, and made again together if a run is killed: some seconds' work.
     """
 
     kind: str
     size: int
     settings: Mapping[str, Any]
     stages: Sequence[Stage]
+    chunk_size: int = 32
 
 
 def build(stages: Sequence[Stage]) -> list[Callable[[Any], Any]]:

@@ -17,7 +17,7 @@ from localscale.data.generation.job import Job, Sample, Skip, Stage, build, run
 from localscale.data.generation.store import Store
 from localscale.errors import LocalScaleError
 
-__all__ = ["make_chunk", "run_local"]
+__all__ = ["make_chunk", "one_thread", "run_local"]
 
 MAX_DEATHS = 3  # of workers, on one chunk, before it is given up
 
@@ -25,7 +25,7 @@ MAX_DEATHS = 3  # of workers, on one chunk, before it is given up
 def run_local(job: Job, store: Store, chunks: Sequence[int], *, workers: int, tick: Callable[[], object]) -> None:
     """Make ``chunks``; ``tick`` is called after every item."""
     if workers == 1:
-        with _one_thread():
+        with one_thread():
             steps = build(job.stages)
             for chunk in chunks:
                 make_chunk(steps, store, chunk, tick)
@@ -116,7 +116,7 @@ def _work(connection: Connection, stages: Sequence[Stage], store: Store) -> None
     """A worker's life: take a chunk, make it, say so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops its workers
     try:
-        with _one_thread():
+        with one_thread():
             steps = build(stages)
             while True:
                 chunk = connection.recv()
@@ -145,7 +145,7 @@ def _worker_died(store: Store, chunk: int) -> Exception:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread for torch, in every process alike: sums come out the same however many workers there are."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

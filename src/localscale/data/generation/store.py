@@ -67,8 +67,10 @@ class Store:
         with _as_output_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.root, os.O_RDONLY)
+        locked = False
         try:
             self._lock(handle)
+            locked = True
             self._check(job)
             with _as_output_error(self.root):
                 self._clear()
@@ -76,32 +78,34 @@ class Store:
                     self._rename_into(DATASET, json.dumps(self._describe(job), indent=2, ensure_ascii=False) + "\n")
             yield
         finally:
+            if locked:
+                shutil.rmtree(self.root / DRAFTS, ignore_errors=True)
             os.close(handle)  # also lets go of the lock, as the end of the process would
-            with contextlib.suppress(OSError):
-                (self.root / DRAFTS).rmdir()
 
     def write_chunk(self, chunk: int, results: Iterable[tuple[int, list[Sample] | Skip]]) -> None:
         """Write a chunk's files, then its piece of the manifest; on any error what was begun is removed."""
         draft = self.root / DRAFTS / f"{chunk_name(chunk)}-{os.getpid()}"
         lines, keys = list[str](), set[str]()
+        with _as_output_error(self.root):
+            draft.mkdir(parents=True, exist_ok=True)
+            writer = _FolderWriter(draft) if self.form == "folder" else _ShardWriter(draft)
         try:
-            with _as_output_error(self.root):
-                draft.mkdir(parents=True, exist_ok=True)
-                put = _FolderWriter(draft) if self.form == "folder" else _ShardWriter(draft)
             for index, result in results:  # what goes wrong in making an item is not the disk's fault
                 with _as_output_error(self.root):
                     for sample in [result] if isinstance(result, Skip) else result:
                         lines.append(_line(sample, index, chunk))
                         if isinstance(sample, Sample):
                             _check_name(sample, keys)
-                            put.write(sample)
+                            writer.write(sample)
             with _as_output_error(self.root):
-                path = put.close()
+                path = writer.close()
                 if keys:
                     place = self.root / ("samples" if self.form == "folder" else "shards")
                     _replace(path, place / f"{chunk_name(chunk)}{path.suffix}")
                 self._rename_into(self._piece(chunk), "".join(lines))
         finally:
+            with contextlib.suppress(OSError):
+                writer.close()
             shutil.rmtree(draft, ignore_errors=True)
 
     def finish(self) -> None:

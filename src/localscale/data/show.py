@@ -1,0 +1,107 @@
+"""A contact sheet of a written dataset: a scene per row, its scales side by side, masks below, a caption under each."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from localscale.data.images import read_image
+from localscale.data.stored import Stored
+from localscale.errors import ConfigError, DataError
+
+__all__ = ["contact_sheet"]
+
+CELL, GAP, LINE = 160, 6, 14
+MASKS = ("class.png", "mask.png")
+BACKGROUND, INK, FAINT = (255, 255, 255), (20, 20, 20), (110, 110, 110)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One image as it is shown."""
+
+    pictures: list[Image.Image]
+    captions: list[str]
+
+
+def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Image.Image:
+    """The first ``scenes`` scenes of the dataset in ``root``, at most ``columns`` images of each.
+
+    Scenes of a single image are shown side by side. Masks are drawn in one colour per class, the background white.
+    """
+    if scenes < 1 or columns < 1:
+        raise ConfigError(f"scenes and columns are {scenes} and {columns}; expected at least 1 each")
+    dataset = Stored(root)
+    groups = list(dataset.groups().values())
+    if not groups:
+        raise DataError(f"{dataset.root} holds no image: all {len(dataset.skipped)} items were skipped")
+    if all(len(group) == 1 for group in groups):
+        flat = [group[0] for group in groups[: scenes * columns]]
+        rows = [flat[start : start + columns] for start in range(0, len(flat), columns)]
+    else:
+        rows = [group[:columns] for group in groups[:scenes]]
+    cells = [[_read_cell(dataset, position) for position in row] for row in rows]
+    return _draw(cells, _title(dataset, len(groups)))
+
+
+def _title(dataset: Stored, groups: int) -> str:
+    skipped = f", {len(dataset.skipped):,} items skipped" if dataset.skipped else ""
+    return f"{dataset.root.name}: {dataset.kind}, {len(dataset):,} images of {groups:,} scenes{skipped}"
+
+
+def _read_cell(dataset: Stored, position: int) -> _Cell:
+    record = dataset.records[position]
+    form = next(suffix for suffix in record["suffixes"] if suffix in ("png", "jpg"))
+    image = read_image(dataset.read(position, form))
+    image.thumbnail((CELL, CELL), Image.Resampling.LANCZOS)
+    pictures = [image]
+    for suffix in MASKS:
+        if suffix in record["suffixes"]:
+            pictures.append(_colour(dataset.read(position, suffix)))
+    return _Cell(pictures, _captions(record))
+
+
+def _captions(record: dict[str, Any]) -> list[str]:
+    """What is in the image and at which factor."""
+    if "objects" in record:
+        return [f"{thing['class'].replace('_', ' ')[:18]} x{thing['scale']:.2f}" for thing in record["objects"]]
+    if "scales" in record:
+        return [f"{record['label']:03d}", " ".join(f"x{scale:.2f}" for scale in record["scales"])]
+    return [str(record.get("class_name", record.get("label", "")))[:24], f"x{record['scale']:.1f}"]
+
+
+def _colour(data: bytes) -> Image.Image:
+    """A label map in colours: hues a golden angle apart, so that neighbouring labels differ."""
+    with Image.open(io.BytesIO(data)) as mask:
+        labels = np.asarray(mask).astype(np.int64)
+    if set(np.unique(labels)) <= {0, 255}:
+        labels = labels // 255
+    hue = np.stack([labels * 0.381966 % 1 * 255, np.full(labels.shape, 150), np.full(labels.shape, 200)], -1)
+    colours = np.asarray(Image.fromarray(hue.astype(np.uint8), "HSV").convert("RGB"))
+    picture = Image.fromarray(np.where(labels[..., None] == 0, np.uint8(244), colours))
+    picture.thumbnail((CELL, CELL), Image.Resampling.NEAREST)
+    return picture
+
+
+def _draw(rows: list[list[_Cell]], title: str) -> Image.Image:
+    font, heading = ImageFont.load_default(11), ImageFont.load_default(15)
+    pictures, captions = (max(len(getattr(c, n)) for row in rows for c in row) for n in ("pictures", "captions"))
+    width = max(len(row) for row in rows) * (CELL + GAP) + GAP
+    height = pictures * (CELL + GAP) + captions * LINE + GAP
+    sheet = Image.new("RGB", (max(width, 480), 30 + len(rows) * height), BACKGROUND)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((GAP, 6), title, fill=INK, font=heading)
+    for i, row in enumerate(rows):
+        for j, cell in enumerate(row):
+            left, top = GAP + j * (CELL + GAP), 30 + i * height
+            for picture in cell.pictures:
+                sheet.paste(picture, (left + (CELL - picture.width) // 2, top + (CELL - picture.height) // 2))
+                top += CELL + GAP
+            for n, caption in enumerate(cell.captions):
+                draw.text((left, top - 2 + n * LINE), caption, fill=INK if n == 0 else FAINT, font=font)
+    return sheet

@@ -1,0 +1,51 @@
+"""A small job, also as a script that can be killed: ``python toy_job.py OUT FORM WORKERS ENGINE SECONDS``."""
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from localscale.data.generation import Job, Sample, Skip, Stage, generate
+
+SIZE = 60
+
+
+def double(seconds: float) -> Callable[[int], Any]:
+    def step(index: int) -> Any:
+        time.sleep(seconds)
+        return Skip("sevens are left out", {"number": index}) if index % 7 == 3 else 2 * index
+
+    return step
+
+
+def write_numbers() -> Callable[[int], list[Sample]]:
+    def step(number: int) -> list[Sample]:
+        text = hashlib.sha256(str(number).encode()).hexdigest().encode() * 50
+        return [
+            Sample(f"{number:06d}-{k}", {"txt": text, "mask.txt": bytes([k])}, {"group": number, "k": k})
+            for k in range(2)
+        ]
+
+    return step
+
+
+def toy_job(seconds: float = 0.0, *, seed: int = 0, size: int = SIZE) -> Job:
+    stages = [Stage("double", partial(double, seconds), gpu=True), Stage("write", write_numbers)]
+    return Job("toy", size, {"seed": seed}, stages, chunk_size=4)
+
+
+def hashes(root: Path) -> dict[str, str]:
+    """Every file under ``root``, hidden ones too, and its hash."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+if __name__ == "__main__":
+    out, form, workers, engine, seconds = sys.argv[1:]
+    generate(toy_job(float(seconds)), out, form=form, workers=int(workers), engine=engine)
