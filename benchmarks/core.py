@@ -168,6 +168,7 @@ def overhead(device: str, quick: bool) -> Table:
 
 
 MEASUREMENTS = (inverses, refits, gradients, memory, solvers, overhead)
+PACKAGES = ("localscale", "torch", "timm", "torchdeq")
 
 
 def _far_from_identity(

