@@ -76,13 +76,13 @@ def _captions(record: dict[str, Any]) -> list[str]:
 
 
 def _colour(data: bytes) -> Image.Image:
-    """A label map in colours: hues a golden angle apart, so that neighbouring labels differ."""
+    """A label map in colours: hues a golden angle apart and five brightnesses, so that few labels look alike."""
     with Image.open(io.BytesIO(data)) as mask:
         labels = np.asarray(mask).astype(np.int64)
     if set(np.unique(labels)) <= {0, 255}:
         labels = labels // 255
-    hue = np.stack([labels * 0.381966 % 1 * 255, np.full(labels.shape, 150), np.full(labels.shape, 200)], -1)
-    colours = np.asarray(Image.fromarray(hue.astype(np.uint8), "HSV").convert("RGB"))
+    hue = np.stack([labels * 0.618034 % 1 * 255, np.full(labels.shape, 170), 110 + 30 * (labels % 5)], -1)
+    colours = np.asarray(Image.frombytes("HSV", labels.shape[::-1], hue.astype(np.uint8).tobytes()).convert("RGB"))
     picture = Image.fromarray(np.where(labels[..., None] == 0, np.uint8(244), colours))
     picture.thumbnail((CELL, CELL), Image.Resampling.NEAREST)
     return picture
