@@ -36,9 +36,9 @@ def test_a_scene_per_row(kind: str, pictures: int, tmp_path: Path) -> None:
     sheet = contact_sheet(write(kind, 3, tmp_path / "out"), scenes=4)
     assert sheet.width == max(480, 3 * (CELL + GAP) + GAP)
     rows = (sheet.height - 30) // 4
-    assert rows > pictures * (CELL + GAP)
+    assert rows > pictures * (64 + GAP)
     pixels = np.asarray(sheet)
-    middle = 30 + rows + CELL // 2  # of the second scene's picture, which is grey 40
+    middle = 30 + rows + 64 // 2  # of the second scene's picture, which is grey 40
     assert pixels[middle, GAP + CELL // 2].tolist() == [40, 40, 40]
 
 

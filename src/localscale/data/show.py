@@ -90,18 +90,22 @@ def _colour(data: bytes) -> Image.Image:
 
 def _draw(rows: list[list[_Cell]], title: str) -> Image.Image:
     font, heading = ImageFont.load_default(11), ImageFont.load_default(15)
-    pictures, captions = (max(len(getattr(c, n)) for row in rows for c in row) for n in ("pictures", "captions"))
+    # A picture's height differs between scenes, so each row is as high as it needs to be.
+    tall = [max(picture.height for cell in row for picture in cell.pictures) for row in rows]
+    heights = [
+        max(len(cell.pictures) for cell in row) * (high + GAP) + max(len(cell.captions) for cell in row) * LINE + GAP
+        for row, high in zip(rows, tall, strict=True)
+    ]
     width = max(len(row) for row in rows) * (CELL + GAP) + GAP
-    height = pictures * (CELL + GAP) + captions * LINE + GAP
-    sheet = Image.new("RGB", (max(width, 480), 30 + len(rows) * height), BACKGROUND)
+    sheet = Image.new("RGB", (max(width, 480), 30 + sum(heights)), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
     draw.text((GAP, 6), title, fill=INK, font=heading)
     for i, row in enumerate(rows):
         for j, cell in enumerate(row):
-            left, top = GAP + j * (CELL + GAP), 30 + i * height
+            left, top = GAP + j * (CELL + GAP), 30 + sum(heights[:i])
             for picture in cell.pictures:
-                sheet.paste(picture, (left + (CELL - picture.width) // 2, top + (CELL - picture.height) // 2))
-                top += CELL + GAP
+                sheet.paste(picture, (left + (CELL - picture.width) // 2, top + (tall[i] - picture.height) // 2))
+                top += tall[i] + GAP
             for n, caption in enumerate(cell.captions):
                 draw.text((left, top - 2 + n * LINE), caption, fill=INK if n == 0 else FAINT, font=font)
     return sheet
