@@ -124,6 +124,20 @@ def test_a_worker_of_a_local_ray_is_killed(tmp_path: Path) -> None:
     assert hashes(run) == hashes(tmp_path / "whole")
 
 
+def test_stages_for_gpus_are_actors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    generate(toy_job(), tmp_path / "whole")
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    monkeypatch.setenv("TOY_TRACES", str(traces))
+    assert start(tmp_path / "out", "folder", 2, "ray-with-gpu", seconds=0.02).wait(timeout=120) == 0
+    ran = {stage: {path.name.split("-")[1] for path in traces.glob(f"{stage}-*")} for stage in ("double", "write")}
+    assert len(ran["double"]) == 1
+    assert ran["write"]
+    assert not ran["double"] & ran["write"]
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+
+
 def descendants(parent: int) -> list[int]:
     below = children(parent)
     return below + [pid for child in below for pid in descendants(child)]

@@ -1,6 +1,7 @@
 """A small job, also as a script that can be killed: ``python toy_job.py OUT FORM WORKERS ENGINE SECONDS``."""
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -13,8 +14,15 @@ from localscale.data.generation import Job, Sample, Skip, Stage, generate
 SIZE = 60
 
 
+def sign(stage: str) -> None:
+    """Leave a trace of which process ran a stage, where a test asks for it."""
+    if folder := os.environ.get("TOY_TRACES"):
+        (Path(folder) / f"{stage}-{os.getpid()}").touch()
+
+
 def double(seconds: float) -> Callable[[int], Any]:
     def step(index: int) -> Any:
+        sign("double")
         time.sleep(seconds)
         return Skip("sevens are left out", {"number": index}) if index % 7 == 3 else 2 * index
 
@@ -23,6 +31,7 @@ def double(seconds: float) -> Callable[[int], Any]:
 
 def write_numbers() -> Callable[[int], list[Sample]]:
     def step(number: int) -> list[Sample]:
+        sign("write")
         text = hashlib.sha256(str(number).encode()).hexdigest().encode() * 50
         return [
             Sample(f"{number:06d}-{k}", {"txt": text, "mask.txt": bytes([k])}, {"group": number, "k": k})
@@ -48,4 +57,9 @@ def hashes(root: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     out, form, workers, engine, seconds = sys.argv[1:]
+    if engine == "ray-with-gpu":  # a cluster of two kinds of machines, as far as Ray knows
+        import ray
+
+        ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+        engine = "ray"
     generate(toy_job(float(seconds)), out, form=form, workers=int(workers), engine=engine)
