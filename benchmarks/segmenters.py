@@ -1,0 +1,150 @@
+"""How good boxes and masks are without any download: ``python -m benchmarks.segmenters --pets DIR [--weights FILE]``.
+
+Compares with the true trimaps of Oxford-IIIT Pets: DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border,
+0 background). Thresholds were chosen on DIR/trainval; this measures on DIR/test, spread over the breeds.
+"""
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from benchmarks.measurement import Table
+from benchmarks.render import render_table
+from benchmarks.results import ROOT, save
+from localscale.data.generation.job import Skip
+from localscale.data.imagenet.evidence import evidence_box, load_classifier
+from localscale.data.imagenet.given import find_mask_file
+from localscale.data.imagenet.listing import list_images
+from localscale.data.imagenet.onnx_sam import OnnxSamSegmenter
+from localscale.data.imagenet.options import ImageNetOptions
+from localscale.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.data.imagenet.stages import SEGMENTERS, Segmenter
+from localscale.data.images import read_image
+
+PACKAGES = ("localscale", "torch", "timm", "onnxruntime", "opencv-python-headless")
+BORDER, OBJECT = 128, 255
+NOTHING = "nothing (the box)"
+Result = TypeVar("Result")
+
+
+def main() -> None:
+    """Parse the command line, measure, write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.segmenters", description=__doc__)
+    parser.add_argument("--pets", type=Path, required=True, help="folder with test/BREED/NAME.jpg and NAME_trimap.png")
+    parser.add_argument("--weights", type=Path, help="safetensors of DeiT-Tiny (default: timm's download)")
+    parser.add_argument("--encoder", type=Path, help="ONNX SAM: the encoder; with --decoder, measures onnx-sam too")
+    parser.add_argument("--decoder", type=Path, help="ONNX SAM: the decoder")
+    parser.add_argument("--limit", type=int, help="images (default: all)")
+    parser.add_argument("--json", type=Path, default=ROOT / "results" / "segmenters.json", help="file to write")
+    arguments = parser.parse_args()
+    if (arguments.encoder is None) != (arguments.decoder is None):
+        parser.error("--encoder and --decoder come together")
+    torch.set_num_threads(1)
+    tables = measure(arguments.pets, arguments.weights, arguments.encoder, arguments.decoder, arguments.limit)
+    command = "python -m benchmarks.segmenters --pets DIR --weights FILE"
+    command += " --encoder FILE --decoder FILE" if arguments.encoder else ""
+    command += f" --limit {arguments.limit}" if arguments.limit else ""
+    save(arguments.json, tables, command=command, device="cpu", packages=PACKAGES)
+    print("\n\n".join(render_table(dataclasses.asdict(table)) for table in tables))
+
+
+def measure(
+    pets: Path, weights: Path | None, encoder: Path | None, decoder: Path | None, limit: int | None
+) -> list[Table]:
+    """Two tables: the evidence box, and every offline segmenter from the true and from the evidence box."""
+    folder = pets / "test"
+    options = ImageNetOptions(images=folder, sam_encoder=encoder, sam_decoder=decoder)
+    names = [name for name in list_images(folder).names if find_mask_file(folder, name)][:limit]
+    classifier = load_classifier("deit_tiny_patch16_224", weights)
+    segmenters: dict[str, Segmenter] = {NOTHING: _fill_box, "grabcut": SEGMENTERS["grabcut"](options)}
+    if encoder is not None:
+        segmenters["onnx-sam"] = SEGMENTERS["onnx-sam"](options)
+    boxes: dict[str, list[float]] = {"evidence": [], "whole image": [], "seconds": []}
+    scores = {(name, source): list[float]() for name in segmenters for source in ("true", "evidence")}
+    seconds = {name: list[float]() for name in segmenters}
+    for name in tqdm(names, desc="segmenters", unit="image", leave=False):
+        picture = _read(folder, name)
+        trimap = np.asarray(Image.open(str(find_mask_file(folder, name))).convert("L"))
+        true = bounding_box(trimap >= BORDER)
+        spent, box = _timed(partial(evidence_box, classifier, picture.pixels))
+        whole = Box(0, 0, picture.width, picture.height)
+        box = box or whole
+        boxes["evidence"].append(box.overlap(true))
+        boxes["whole image"].append(whole.overlap(true))
+        boxes["seconds"].append(spent)
+        for segmenter, segment in segmenters.items():
+            shared = 0.0
+            if isinstance(segment, OnnxSamSegmenter):  # look at the picture once for both boxes
+                shared, embeddings = _timed(partial(segment.embed, picture))
+                segment = partial(segment.cut, embeddings=embeddings)
+            for source, prompt in (("true", true), ("evidence", box)):
+                spent, mask = _timed(partial(segment, picture, prompt))
+                scores[segmenter, source].append(0.0 if isinstance(mask, Skip) else overlap(mask, trimap))
+                seconds[segmenter].append(shared + spent)
+    return [_box_table(boxes), _mask_table(scores, seconds, len(names))]
+
+
+def overlap(mask: np.ndarray, trimap: np.ndarray) -> float:
+    """Intersection over union with the object, the trimap's border left out of both."""
+    counted = trimap != BORDER
+    found, true = mask & counted, trimap == OBJECT
+    return float((found & true).sum() / max((found | true).sum(), 1))
+
+
+def _box_table(boxes: dict[str, list[float]]) -> Table:
+    rows = [
+        {
+            "box": name,
+            "mean IoU with the true box": round(float(np.mean(boxes[name])), 3),
+            "IoU at least 0.5": f"{np.mean(np.array(boxes[name]) >= 0.5):.1%}",
+            "seconds per image": round(float(np.median(boxes["seconds"])), 3) if name == "evidence" else 0.0,
+        }
+        for name in ("evidence", "whole image")
+    ]
+    note = f"{len(boxes['evidence'])} test images of Oxford-IIIT Pets, 256×256, DeiT-Tiny's likeliest class."
+    return Table("Boxes from a classifier's own evidence", note, rows)
+
+
+def _mask_table(scores: dict[tuple[str, str], list[float]], seconds: dict[str, list[float]], count: int) -> Table:
+    rows = [
+        {
+            "segmenter": name,
+            "mean IoU, true box": round(float(np.mean(scores[name, "true"])), 3),
+            "mean IoU, evidence box": round(float(np.mean(scores[name, "evidence"])), 3),
+            "median IoU, evidence box": round(float(np.median(scores[name, "evidence"])), 3),
+            "seconds per image": round(float(np.median(spent)), 3),
+        }
+        for name, spent in seconds.items()
+    ]
+    note = f"{count} test images; the trimap's border is not counted; no mask counts as 0; one core, median time."
+    return Table("Masks without a download", note, rows)
+
+
+def _read(folder: Path, name: str) -> Picture:
+    image = read_image(folder / name)
+    return Picture(name, np.array(image), image.size, name.partition("/")[0])
+
+
+def _fill_box(picture: Picture, box: Box) -> np.ndarray:
+    mask = np.zeros((picture.height, picture.width), bool)
+    mask[round(box.top) : round(box.bottom), round(box.left) : round(box.right)] = True
+    return mask
+
+
+def _timed(call: Callable[[], Result]) -> tuple[float, Result]:
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
+
+
+if __name__ == "__main__":
+    main()

