@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from benchmarks.measurement import Table
 from benchmarks.render import render_table
-from benchmarks.results import ROOT, save
+from benchmarks.results import ROOT, render, save
 from localscale.data.generation.job import Skip
 from localscale.data.imagenet.evidence import evidence_box, load_classifier
 from localscale.data.imagenet.given import find_mask_file
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, help="ONNX SAM: the encoder; with --decoder, measures onnx-sam too")
     parser.add_argument("--decoder", type=Path, help="ONNX SAM: the decoder")
     parser.add_argument("--limit", type=int, help="images (default: all)")
-    parser.add_argument("--json", type=Path, default=ROOT / "results" / "segmenters.json", help="file to write")
+    parser.add_argument("--json", type=Path, help="file to write (results/segmenters.json)")
     arguments = parser.parse_args()
     if (arguments.encoder is None) != (arguments.decoder is None):
         parser.error("--encoder and --decoder come together")
@@ -53,7 +53,10 @@ def main() -> None:
     command = "python -m benchmarks.segmenters --pets DIR --weights FILE"
     command += " --encoder FILE --decoder FILE" if arguments.encoder else ""
     command += f" --limit {arguments.limit}" if arguments.limit else ""
-    save(arguments.json, tables, command=command, device="cpu", packages=PACKAGES)
+    target = arguments.json or ROOT / "results" / "segmenters.json"
+    save(target, tables, command=command, device="cpu", packages=PACKAGES)
+    if arguments.json is None:
+        render()
     print("\n\n".join(render_table(dataclasses.asdict(table)) for table in tables))
 
 

@@ -2,6 +2,7 @@
 
 from localscale.data.generation import generate
 from localscale.data.imagenet import LocallyScaledImageNet
+from localscale.data.labelled import LabelledImages
 from localscale.data.mnist import LocallyScaledMNIST
 from localscale.data.mnist.digits import Digits, embedded_digits, load_digits
 from localscale.data.objects import LocallyScaledObjects
@@ -9,6 +10,7 @@ from localscale.data.stored import Stored
 
 __all__ = [
     "Digits",
+    "LabelledImages",
     "LocallyScaledImageNet",
     "LocallyScaledMNIST",
     "LocallyScaledObjects",

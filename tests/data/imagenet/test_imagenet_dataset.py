@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from imagenet_scenes import write_folder
 from PIL import Image
-from scenes import write_folder
 from torch.utils.data import DataLoader
 from torchvision.transforms import functional as F
 

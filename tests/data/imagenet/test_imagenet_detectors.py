@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import timm
 import torch
+from imagenet_models import write_grounding_dino
+from imagenet_scenes import disc, picture
 from PIL import Image
 from safetensors.torch import save_file
-from scenes import disc, picture
-from tiny_models import write_grounding_dino
 
 from localscale.data.generation.job import Skip
 from localscale.data.imagenet.detectors import EvidenceDetector, GivenDetector, GroundingDinoDetector, class_prompt
@@ -202,12 +202,12 @@ def test_a_folder_gives_boxes_or_masks(tmp_path: Path):
     Image.fromarray(disc()).save(tmp_path / "ball" / "0.png")
     trimap = np.where(disc(radius=10), 255, np.where(disc(), 128, 0)).astype(np.uint8)
     Image.fromarray(trimap).save(tmp_path / "ball" / "1_trimap.png")
-    (tmp_path / "ball" / "2.json").write_text('{"box": [1, 2, 3, 4]}')
+    (tmp_path / "ball" / "2.json").write_text('{"box": [1, 2, 3, 4], "score": 0.5}')
     Image.fromarray(np.zeros((80, 96), bool)).save(tmp_path / "ball" / "3.png")
     detect = GivenDetector(options(boxes=tmp_path))
     assert detect(picture()) == bounding_box(disc())
     assert detect(picture(name="ball/1.jpg")) == bounding_box(disc()), "a trimap's border is object"
-    assert detect(picture(name="ball/2.jpg")) == Box(1, 2, 3, 4)
+    assert detect(picture(name="ball/2.jpg")) == Box(1, 2, 3, 4, 0.5)
     empty = detect(picture(name="ball/3.jpg"))
     assert empty == Skip("the given box cannot be used", {"detail": "an empty mask has no box"})
     assert detect(picture(name="ball/4.jpg")) == Skip("no box is given")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scenes import SKY, disc, paint
-from tiny_models import write_lama
+from imagenet_models import write_lama
+from imagenet_scenes import SKY, disc, paint
 
 from localscale.data.imagenet.inpainters import LamaInpainter, PatchMatchInpainter, TeleaInpainter, check_file
 from localscale.data.imagenet.options import BIG_LAMA, ImageNetOptions
@@ -46,7 +46,7 @@ import hashlib, sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from scenes import disc, paint
+from imagenet_scenes import disc, paint
 from localscale.data.imagenet.inpainters import PatchMatchInpainter
 from localscale.data.imagenet.options import ImageNetOptions
 inpaint = PatchMatchInpainter(ImageNetOptions(images=Path()))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from imagenet_scenes import disc, paint, write_folder
 from PIL import Image
-from scenes import disc, paint, write_folder
 
 from localscale.data.generation import generate
 from localscale.data.generation.job import Job, Sample, Skip, build, run
@@ -223,6 +223,24 @@ def test_settings_know_files_by_content_and_not_by_place(tmp_path: Path):
 )
 def test_unknown_stages_name_the_near_miss(tmp_path: Path, change: dict[str, str], message: str):
     with pytest.raises(ConfigError, match=message):
+        imagenet_job(dataclasses.replace(write_folder(tmp_path), **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inpainter": "lama"}, '"lama" needs the TorchScript file big-lama.pt'),
+        ({"segmenter": "onnx-sam"}, "say where with --sam-encoder"),
+        ({"masks": None}, "say where with --boxes"),
+        ({"masks": None, "boxes": Path("nowhere")}, "--boxes nowhere does not exist"),
+        (
+            {"detector": "evidence", "classifier_weights": Path("nowhere")},
+            "--classifier-weights nowhere does not exist",
+        ),
+    ],
+)
+def test_missing_files_are_named_before_anything_is_made(tmp_path: Path, change: dict, message: str):
+    with pytest.raises((ConfigError, DataError), match=message):
         imagenet_job(dataclasses.replace(write_folder(tmp_path), **change))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from scenes import write_folder
+from imagenet_scenes import write_folder
 
 from localscale.data.imagenet.listing import find_class_index, list_images, read_class_index
 from localscale.errors import DataError

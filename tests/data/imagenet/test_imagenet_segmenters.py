@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from imagenet_models import write_onnx_decoder, write_onnx_encoder, write_sam
+from imagenet_scenes import disc, paint, picture
 from PIL import Image
-from scenes import disc, paint, picture
-from tiny_models import write_onnx_decoder, write_onnx_encoder, write_sam
 
 from localscale.data.generation.job import Skip
 from localscale.data.imagenet.onnx_sam import OnnxSamSegmenter

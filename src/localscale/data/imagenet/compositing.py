@@ -110,12 +110,9 @@ def _rescale(cutout: Cutout, scale: float, width: int, height: int) -> np.ndarra
     around it, so that a filter never looks past its end.
     """
     (x, y), source = cutout.box.centre, cutout.layer
-    reach = 8 + math.ceil(3 * max(1.0, 1 / scale))  # feather and filter
-    spans = []
-    for centre, low, high, length in (
-        (x, cutout.box.left, cutout.box.right, width),
-        (y, cutout.box.top, cutout.box.bottom, height),
-    ):
+    reach = math.ceil(3 * max(1.0, scale, 1 / scale))  # of the filter
+    shown, spans = bounding_box(source[..., 3] > 0), []
+    for centre, low, high, length in ((x, shown.left, shown.right, width), (y, shown.top, shown.bottom, height)):
         first = max(math.floor(centre + (low - centre) * scale) - reach, 0)
         last = min(math.ceil(centre + (high - centre) * scale) + reach, length)
         spans.append((first, last, centre + (first - centre) / scale, centre + (last - centre) / scale))

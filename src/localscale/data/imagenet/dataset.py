@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from localscale.data.imagenet.job import KIND
-from localscale.data.images import read_image
-from localscale.data.stored import Stored
+from localscale.data.labelled import LabelledImages
 from localscale.errors import DataError
 
 __all__ = ["Group", "LocallyScaledImageNet"]
@@ -32,7 +30,7 @@ class Group:
     source: str
 
 
-class LocallyScaledImageNet(Dataset[tuple[Any, Any]]):
+class LocallyScaledImageNet(LabelledImages):
     """Images whose labelled object was made larger or smaller, as ``(image, label)``.
 
     ``scales``, ``classes`` and ``groups`` (a source image's number → its positions, smallest scale first) say what is
@@ -48,32 +46,12 @@ class LocallyScaledImageNet(Dataset[tuple[Any, Any]]):
         transform: Callable[[Image.Image], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
     ) -> None:
-        self.stored = Stored(root, KIND)
-        self.transform, self.target_transform = transform, target_transform
+        super().__init__(root, transform, target_transform, kind=KIND)
         self.scales: tuple[float, ...] = tuple(self.stored.settings["scales"])
         self.classes: tuple[str, ...] = tuple(self.stored.settings["classes"])
         records = self.stored.records
-        self.groups: dict[int, list[int]] = {
-            group: sorted(positions, key=lambda position: records[position]["scale"])
-            for group, positions in self.stored.groups().items()
-        }
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __getitem__(self, position: int) -> tuple[Any, Any]:
-        image, label = self.read_image(position), self.stored.records[position]["label"]
-        return (
-            image if self.transform is None else self.transform(image),
-            label if self.target_transform is None else self.target_transform(label),
-        )
-
-    def read_image(self, position: int) -> Image.Image:
-        """The image as it lies on disk."""
-        forms = [suffix for suffix in ("png", "jpg") if suffix in self.stored.records[position]["suffixes"]]
-        if not forms:
-            raise DataError(f"sample {self.stored.records[position]['key']} has no image; make the dataset again")
-        return read_image(self.stored.read(position, forms[0]))
+        for positions in self.groups.values():
+            positions.sort(key=lambda position: records[position]["scale"])
 
     def read_mask(self, position: int) -> np.ndarray:
         """Where the object is, ``(H, W)`` of booleans."""

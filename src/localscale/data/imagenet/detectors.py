@@ -93,7 +93,7 @@ class GivenDetector:
             return parse_box(self.boxes[picture.name], picture)
         path = find_box_file(self.folder, picture.name)
         if path is not None:
-            return parse_box(load_boxes(path).get("box"), picture)
+            return parse_box(dict(load_boxes(path)), picture)
         path = find_mask_file(self.folder, picture.name)
         if path is None:
             return Skip("no box is given")

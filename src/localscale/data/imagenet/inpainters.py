@@ -14,7 +14,7 @@ from localscale.data.imagenet.options import ImageNetOptions
 from localscale.errors import ConfigError, DataError
 from localscale.extras import require
 
-__all__ = ["LamaInpainter", "PatchMatchInpainter", "TeleaInpainter", "check_file"]
+__all__ = ["LamaInpainter", "PatchMatchInpainter", "TeleaInpainter", "check_file", "check_lama"]
 
 LAMA_SOURCE = "https://github.com/Sanster/models/releases/download/add_big_lama/big-lama.pt"
 MULTIPLE = 8  # LaMa halves its input three times
@@ -26,14 +26,9 @@ class LamaInpainter:
     """LaMa from its TorchScript file, which is checked before it is opened: it is a program."""
 
     def __init__(self, options: ImageNetOptions) -> None:
-        if options.lama is None:
-            raise ConfigError(
-                f'"lama" needs the TorchScript file big-lama.pt: fetch {LAMA_SOURCE} (196 MB, Apache-2.0) and name it '
-                "with --lama, or use --inpainter patchmatch, which needs no file"
-            )
-        check_file(options.lama, options.lama_checksum, option="--lama-checksum")
+        path = check_lama(options)
         self.device = options.device
-        self.model = torch.jit.load(str(options.lama), map_location=options.device).eval()
+        self.model = torch.jit.load(str(path), map_location=options.device).eval()
 
     def __call__(self, pixels: np.ndarray, hole: np.ndarray) -> np.ndarray:
         height, width = hole.shape
@@ -77,6 +72,17 @@ class TeleaInpainter:
         mask = hole.astype(np.uint8) * 255
         filled = self.cv2.inpaint(np.ascontiguousarray(pixels), mask, self.RADIUS, self.cv2.INPAINT_TELEA)
         return np.where(hole[..., None], filled, pixels)
+
+
+def check_lama(options: ImageNetOptions) -> Path:
+    """LaMa's file, if there is one and it is what it should be."""
+    if options.lama is None:
+        raise ConfigError(
+            f'"lama" needs the TorchScript file big-lama.pt: fetch {LAMA_SOURCE} (196 MB, Apache-2.0) and name it '
+            "with --lama, or use --inpainter patchmatch, which needs no file"
+        )
+    check_file(options.lama, options.lama_checksum, option="--lama-checksum")
+    return options.lama
 
 
 def check_file(path: Path, checksum: str, *, option: str) -> None:

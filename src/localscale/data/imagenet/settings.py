@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from localscale.data.imagenet.given import check_source
+from localscale.data.imagenet.inpainters import check_lama
 from localscale.data.imagenet.listing import Listing
 from localscale.data.imagenet.options import ImageNetOptions
 
@@ -13,7 +15,10 @@ __all__ = ["describe", "fingerprint"]
 
 
 def describe(options: ImageNetOptions, listing: Listing) -> dict[str, Any]:
-    """The settings that a dataset's folder keeps; options of stages that are not used stay out."""
+    """The settings that a dataset's folder keeps; options of stages that are not used stay out.
+
+    Files that a stage needs are looked at here, before anything is made: a missing one is an error now.
+    """
     return {
         "images": options.images.absolute().name,
         "listing": listing.digest,
@@ -50,9 +55,10 @@ def _detector(options: ImageNetOptions) -> dict[str, Any]:
             return {"model": _model(options.dino_model), "threshold": options.dino_threshold}
         case "evidence":
             weights = options.classifier_weights
-            return {"classifier": options.classifier, "weights": fingerprint(weights) if weights else "timm"}
+            content = fingerprint(check_source(weights, "--classifier-weights", "evidence")) if weights else "timm"
+            return {"classifier": options.classifier, "weights": content}
         case "given":
-            return _files({"boxes": options.boxes or options.masks})
+            return {"boxes": fingerprint(check_source(options.boxes or options.masks, "--boxes", "given"))}
     return {}
 
 
@@ -61,23 +67,22 @@ def _segmenter(options: ImageNetOptions) -> dict[str, Any]:
         case "sam":
             return {"model": _model(options.sam_model)}
         case "onnx-sam":
-            return _files({"encoder": options.sam_encoder, "decoder": options.sam_decoder})
+            return {
+                "encoder": fingerprint(check_source(options.sam_encoder, "--sam-encoder", "onnx-sam")),
+                "decoder": fingerprint(check_source(options.sam_decoder, "--sam-decoder", "onnx-sam")),
+            }
         case "given":
-            return _files({"masks": options.masks})
+            return {"masks": fingerprint(check_source(options.masks, "--masks", "given"))}
     return {}
 
 
 def _inpainter(options: ImageNetOptions) -> dict[str, Any]:
-    return _files({"file": options.lama}) if options.inpainter == "lama" else {}
+    return {"file": fingerprint(check_lama(options))} if options.inpainter == "lama" else {}
 
 
 def _model(name: str) -> str | dict[str, str]:
     """A hub's name stays; a local folder is known by its content."""
     return fingerprint(Path(name)) if Path(name).is_dir() else name
-
-
-def _files(paths: dict[str, Path | None]) -> dict[str, Any]:
-    return {name: fingerprint(path) for name, path in paths.items() if path is not None and path.exists()}
 
 
 def _hash_file(path: Path) -> str:
