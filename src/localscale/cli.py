@@ -16,7 +16,7 @@ from localscale.data.generation import Job, generate
 from localscale.data.imagenet.options import ImageNetOptions
 from localscale.data.mnist.job import MNISTOptions
 from localscale.data.objects.options import ObjectsOptions
-from localscale.errors import LocalScaleError
+from localscale.errors import ConfigError, DataError, LocalScaleError
 
 __all__ = ["main"]
 
@@ -49,9 +49,7 @@ class Mnist:
     def run(self) -> None:
         from localscale.data.mnist import mnist_job
 
-        job = mnist_job(self.mnist)
-        print(f"digits: {job.settings['digits']['source']}")
-        write(job, self.output)
+        write(mnist_job(self.mnist), self.output)
 
 
 @dataclass(frozen=True)
@@ -126,14 +124,18 @@ class Show:
         from localscale.files import write_whole
 
         sheet = contact_sheet(self.dataset, scenes=self.scenes, columns=self.columns)
-        folder = self.dataset.absolute()
+        folder = self.dataset.resolve()
         target = self.out or folder.with_name(f"{folder.name}.png")
+        if target.suffix.lower() != ".png":
+            raise ConfigError(f"--out {target} does not end in .png, which is what is written")
         write_whole(target, encode_image(sheet))
         print(f"contact sheet: {target}")
 
 
 def write(job: Job, output: Output) -> None:
     """Make the dataset and say what came of it."""
+    if job.note:
+        print(job.note)
     summary = generate(
         job,
         output.out,
@@ -147,6 +149,10 @@ def write(job: Job, output: Output) -> None:
     print(f"{summary.images:,} images in {output.out}")
     for reason, count in sorted(summary.skipped.items(), key=lambda entry: -entry[1]):
         print(f"  skipped {count:,}: {reason}")
+    if not summary.images:
+        raise DataError(
+            "every item was skipped, for the reasons above; change what leads to them and use another --out"
+        )
     print(f"look at them: localscale data show {output.out}")
 
 

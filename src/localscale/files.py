@@ -1,5 +1,6 @@
 """Files that appear whole or not at all."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -18,5 +19,5 @@ def write_whole(path: Path, data: bytes | str) -> None:
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        if draft.parent.is_dir():
-            draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()

@@ -60,14 +60,25 @@ def test_transparency_lies_over_white() -> None:
         (b"no image at all", "is no image in a format"),
         (saved(Image.fromarray(RAMP))[:60], "is a broken image"),
         (saved(Image.new("RGB", (64, 64)), "JPEG")[:300], "is a broken image"),
-        (saved(Image.new("F", (4, 4)), "TIFF"), "floating-point images are not read"),
+        (saved(Image.new("F", (4, 4)), "TIFF"), "holds floating-point numbers"),
+        (saved(Image.fromarray(np.full((4, 4), 70_000, np.int32)), "TIFF"), "has more than 16 bits per channel"),
     ],
 )
 def test_broken_files_are_named(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "cat.png"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"cat\.png {message}"):
         read_image(path)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no decoder"), AttributeError("x"), NotImplementedError("DDS")])
+def test_whatever_a_decoder_raises_is_one_kind_of_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(DataError, match="image is a broken image"):
+        read_image(b"something")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent / "generation"))
 from toy_job import toy_job
 
 from localscale.data import Stored, generate
+from localscale.data.generation import Job, Sample, Stage
 from localscale.errors import DataError
 
 
@@ -40,6 +41,18 @@ def test_the_peer_reads_the_shards(tmp_path: Path) -> None:
     assert [sample["__key__"] for sample in samples] == [record["key"] for record in stored.records]
     assert [sample["txt"] for sample in samples] == [stored.read(n, "txt") for n in range(len(stored))]
     assert [json.loads(sample["json"])["k"] for sample in samples] == [record["k"] for record in stored.records]
+
+
+def odd_names() -> object:
+    return lambda number: [
+        Sample(f"{number}", {"txt": b""}, {"group": number, "source": f"a\u2028b\u0085\udce9{number}"})
+    ]
+
+
+def test_any_text_survives(tmp_path: Path) -> None:
+    """Line separators that are none in JSON, and names that are no UTF-8."""
+    generate(Job("toy", 3, {"name": "\u2028"}, [Stage("make", odd_names)]), tmp_path)  # type: ignore[arg-type]
+    assert [record["source"] for record in Stored(tmp_path).records] == [f"a\u2028b\u0085\udce9{n}" for n in range(3)]
 
 
 def test_another_kind(written: Path) -> None:
@@ -87,6 +100,8 @@ def test_broken_descriptions(written: Path, text: str, message: str) -> None:
         '{"key": "a", "chunk": "0/../..", "suffixes": ["txt"]}',
         '{"key": "a", "chunk": 0, "suffixes": ["../txt"]}',
         '{"key": "a", "chunk": 0}',
+        '{"key": "a", "chunk": 0, "suffixes": []}',
+        "[" * 100_000,
     ],
 )
 def test_a_manifest_that_cannot_be_trusted(written: Path, line: str) -> None:

@@ -34,14 +34,14 @@ def read_image(source: Path | bytes) -> Image.Image:
             warnings.simplefilter("ignore")  # broken EXIF and large sizes: the checks here speak for themselves
             with Image.open(io.BytesIO(data)) as image:
                 if image.width * image.height > MAX_PIXELS:
-                    raise DataError(f"{name} has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
+                    raise DataError(f"has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
                 image.load()
                 return _as_rgb(_upright(image))
-    except DataError:
-        raise
+    except DataError as error:
+        raise DataError(f"{name} {error}") from None
     except UnidentifiedImageError as error:
         raise DataError(f"{name} is no image in a format that can be read") from error
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow's decoders raise anything; one broken file must not end a run
         raise DataError(f"{name} is a broken image: {error}") from error
 
 
@@ -69,18 +69,20 @@ def _upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF orientation says; broken EXIF turns nothing."""
     try:
         return ImageOps.exif_transpose(image)
-    except (ValueError, SyntaxError, OSError, TypeError, KeyError, AttributeError):
+    except Exception:  # whatever its EXIF holds, the pixels are sound
         return image
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode in SIXTEEN_BIT:
         levels = np.asarray(image).astype(np.float64)
+        if levels.max() > 65535:
+            raise DataError("has more than 16 bits per channel; save it with 8 or 16")
         if levels.max() > 255:  # a true 16-bit image, and not 8 bits in a wide mode
             levels = levels / 257
         return Image.fromarray(np.clip(levels + 0.5, 0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise DataError("floating-point images are not read here; save as 8 or 16 bits per channel")
+        raise DataError("holds floating-point numbers; save it with 8 or 16 bits per channel")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")

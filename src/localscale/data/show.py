@@ -26,7 +26,7 @@ class _Cell:
     """One image as it is shown."""
 
     pictures: list[Image.Image]
-    captions: list[str]
+    captions: list[tuple[str, str]]  # a name and a factor in each line
 
 
 def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Image.Image:
@@ -56,8 +56,10 @@ def _title(dataset: Stored, groups: int) -> str:
 
 def _read_cell(dataset: Stored, position: int) -> _Cell:
     record = dataset.records[position]
-    form = next(suffix for suffix in record["suffixes"] if suffix in ("png", "jpg"))
-    image = read_image(dataset.read(position, form))
+    forms = [suffix for suffix in record["suffixes"] if suffix in ("png", "jpg")]
+    if not forms:
+        raise DataError(f"sample {record['key']} has no image; it has {', '.join(record['suffixes'])}")
+    image = read_image(dataset.read(position, forms[0]))
     image.thumbnail((CELL, CELL), Image.Resampling.LANCZOS)
     pictures = [image]
     for suffix in MASKS:
@@ -66,13 +68,18 @@ def _read_cell(dataset: Stored, position: int) -> _Cell:
     return _Cell(pictures, _captions(record))
 
 
-def _captions(record: dict[str, Any]) -> list[str]:
+def _captions(record: dict[str, Any]) -> list[tuple[str, str]]:
     """What is in the image and at which factor."""
-    if "objects" in record:
-        return [f"{thing['class'].replace('_', ' ')[:18]} x{thing['scale']:.2f}" for thing in record["objects"]]
-    if "scales" in record:
-        return [f"{record['label']:03d}", " ".join(f"x{scale:.2f}" for scale in record["scales"])]
-    return [str(record.get("class_name", record.get("label", "")))[:24], f"x{record['scale']:.1f}"]
+    try:
+        if "objects" in record:
+            return [(thing["class"].replace("_", " "), f"x{thing['scale']:.2f}") for thing in record["objects"]]
+        if "scales" in record:
+            return [(f"{record['label']:03d}", ""), ("", "  ".join(f"x{scale:.2f}" for scale in record["scales"]))]
+        return [(str(record.get("class_name", record["label"])), f"x{record['scale']:.1f}")]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"sample {record['key']} does not say what it shows ({error!r}); make the dataset again"
+        ) from error
 
 
 def _colour(data: bytes) -> Image.Image:
@@ -106,6 +113,16 @@ def _draw(rows: list[list[_Cell]], title: str) -> Image.Image:
             for picture in cell.pictures:
                 sheet.paste(picture, (left + (CELL - picture.width) // 2, top + (tall[i] - picture.height) // 2))
                 top += tall[i] + GAP
-            for n, caption in enumerate(cell.captions):
-                draw.text((left, top - 2 + n * LINE), caption, fill=INK if n == 0 else FAINT, font=font)
+            for n, (name, factor) in enumerate(cell.captions):
+                text = _fit(draw, font, name, factor)
+                draw.text((left, top - 2 + n * LINE), text, fill=INK if n == 0 else FAINT, font=font)
     return sheet
+
+
+def _fit(draw: ImageDraw.ImageDraw, font: Any, name: str, factor: str) -> str:
+    """Name and factor in a cell's width; a long name is cut, never the factor."""
+    text, kept = f"{name} {factor}".strip(), name
+    while draw.textlength(text, font=font) > CELL and len(kept) > 1:
+        kept = kept[:-1].rstrip()
+        text = f"{kept}. {factor}".strip()
+    return text

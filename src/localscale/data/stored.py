@@ -57,6 +57,8 @@ class Stored:
         """The positions of the images of each scene, by the number it has in the manifest."""
         positions: dict[int, list[int]] = {}
         for position, record in enumerate(self.records):
+            if not isinstance(record.get(field), int):
+                raise DataError(f"sample {record['key']} of {self.root} has no {field}; make the dataset again")
             positions.setdefault(record[field], []).append(position)
         return positions
 
@@ -89,7 +91,7 @@ class Stored:
             description = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise DataError(f"no {DATASET} in {self.root}; expected a folder written by `localscale data`") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{path} cannot be read: {error}") from error
         layout = description.get("layout") if isinstance(description, dict) else None
         if not isinstance(layout, dict) or layout.get("form") not in ("folder", "shards"):
@@ -102,7 +104,7 @@ class Stored:
 
     def _read_manifest(self) -> list[str]:
         try:
-            return (self.root / MANIFEST).read_text(encoding="utf-8").splitlines()
+            return (self.root / MANIFEST).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except FileNotFoundError as error:
             raise DataError(
                 f"{self.root} is unfinished: it has no {MANIFEST}. Run the command that made it again; it goes on "
@@ -115,13 +117,15 @@ class Stored:
 def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is broken in line {number}: {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{path} is broken in line {number}: expected an object")
-    if "skipped" not in record:
-        suffixes, chunk = record.get("suffixes"), record.get("chunk")
-        parts = [part for suffix in suffixes for part in str(suffix).split(".")] if isinstance(suffixes, list) else [""]
-        if not (is_key(record.get("key")) and isinstance(chunk, int) and all(map(is_key, parts))):
-            raise DataError(f"{path} is broken in line {number}: key, chunk or suffixes cannot name a file")
+    if "skipped" in record:
+        record["skipped"] = str(record["skipped"])
+        return record
+    suffixes, chunk = record.get("suffixes"), record.get("chunk")
+    parts = [part for suffix in suffixes for part in str(suffix).split(".")] if isinstance(suffixes, list) else []
+    if not (is_key(record.get("key")) and isinstance(chunk, int) and parts and all(map(is_key, parts))):
+        raise DataError(f"{path} is broken in line {number}: key, chunk or suffixes cannot name a file")
     return record

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,24 +80,78 @@ def test_killed_at_any_moment_and_started_again(whole: tuple[str, Path], tmp_pat
     for progress in (0, 3, 7):  # killed before anything is done, and twice on the way
         process = start(run, form, workers)
         wait_for(lambda: (run / "dataset.json").exists() and finished_chunks(run) >= progress)  # noqa: B023
-        workers_alive = children(process.pid)
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)  # and started again at once, while its workers may still be there
         process.wait()
         deaths += not (run / "manifest.jsonl").exists()
-        wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers_alive), 20)  # noqa: B023
     assert deaths == 3
     assert start(run, form, workers, seconds=0).wait() == 0
     assert hashes(run) == hashes(out)
 
 
-def test_a_dead_worker_is_replaced(tmp_path: Path) -> None:
+def test_dead_workers_are_replaced(tmp_path: Path) -> None:
+    """Every worker is killed, so that only new ones can finish."""
     generate(toy_job(), tmp_path / "whole")
-    process = start(tmp_path / "out", "folder", 2)
+    process = start(tmp_path / "out", "folder", 2, seconds=0.1)
     wait_for(lambda: finished_chunks(tmp_path / "out") >= 2)
-    spawned = [p for p in children(process.pid) if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
-    os.kill(spawned[0], signal.SIGKILL)
+    for pid in workers_of(process.pid):
+        os.kill(pid, signal.SIGKILL)
     assert process.wait(timeout=60) == 0
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+
+
+def test_a_worker_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
+    """A stopped worker outlives its killed parent; while it may still write, nobody else does."""
+    process = start(tmp_path, "folder", 2)
+    wait_for(lambda: finished_chunks(tmp_path) >= 1)
+    orphan = workers_of(process.pid)[0]
+    os.kill(orphan, signal.SIGSTOP)
+    try:
+        process.kill()
+        process.wait()
+        with pytest.raises(OutputError, match="another run is writing to"):
+            generate(toy_job(), tmp_path)
+    finally:
+        os.kill(orphan, signal.SIGCONT)
+    assert generate(toy_job(), tmp_path).images == 102
+
+
+def workers_of(parent: int) -> list[int]:
+    return [pid for pid in children(parent) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def die(status: int) -> Callable[[], object]:
+    os._exit(status)
+
+
+def test_workers_that_always_die_end_the_run(tmp_path: Path) -> None:
+    job = Job("toy", 4, {}, [Stage("die", partial(die, 7))], chunk_size=1)  # type: ignore[arg-type]
+    with pytest.raises(OutputError, match=r"3 workers died while making items \d to \d, .* exit status 7; run with"):
+        generate(job, tmp_path, workers=2)
+
+
+def refuse() -> object:
+    raise DataError("the weights cannot be loaded")
+
+
+def test_an_error_of_ours_keeps_its_kind_and_its_folder_can_be_used(tmp_path: Path) -> None:
+    job = Job("toy", 4, {"weights": "none"}, [Stage("load", refuse)], chunk_size=1)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"^the weights cannot be loaded$"):
+        generate(job, tmp_path, workers=2)
+    assert generate(toy_job(), tmp_path).images == 102  # nothing had been made with the other settings
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from toy_job import toy_job\nfrom localscale.data import generate\n"
+        f"generate(toy_job(), {str(tmp_path / 'out')!r}, workers=2)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode != 0
+    assert 'under `if __name__ == "__main__":`' in done.stderr
 
 
 def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
@@ -178,6 +234,35 @@ def test_two_runs_into_one_folder(tmp_path: Path) -> None:
     assert generate(toy_job(), tmp_path).images == 102
 
 
+@pytest.mark.parametrize("place", ["close", "piece"])
+def test_the_disk_is_full_at_the_end_of_a_chunk(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from localscale.data.generation import store
+
+    generate(toy_job(), tmp_path / "whole", form="shards")
+    target, name = (store._ShardWriter, "close") if place == "close" else (store.Store, "_rename_into")
+    real, calls = getattr(target, name), 0
+
+    def fail(self: object, *arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 5:  # a shard is closed twice, the second time to be sure
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, fail)
+        with pytest.raises(OutputError, match="No space left on device"):
+            generate(toy_job(), tmp_path / "out", form="shards")
+    generate(toy_job(), tmp_path / "out", form="shards")
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+
+
+def test_out_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="is a file, not a folder"):
+        generate(toy_job(), tmp_path / "file")
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(OutputError, match=r"is not empty and holds no dataset\.json"):
@@ -234,8 +319,6 @@ def fail_at(index: int) -> object:
 
 
 def test_an_error_in_a_stage_is_not_blamed_on_the_disk(tmp_path: Path) -> None:
-    from functools import partial
-
     job = Job("toy", 8, {}, [Stage("fail", partial(fail_at, 5))], chunk_size=4)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError, match="no such thing"):
         generate(job, tmp_path / "one")
@@ -251,7 +334,33 @@ def path_as_key() -> object:
     return lambda number: [Sample("../key", {"txt": b""}, {})]
 
 
-@pytest.mark.parametrize(("build", "message"), [(same_key, "have the key key"), (path_as_key, "cannot name files")])
+def record_as_file() -> object:
+    return lambda number: [Sample("key", {"json": b"{}"}, {})]
+
+
+def no_file() -> object:
+    return lambda number: [Sample("key", {}, {})]
+
+
+def own_index() -> object:
+    return lambda number: [Sample("key", {"txt": b""}, {"index": 3, "skipped": "no"})]
+
+
+def nothing() -> object:
+    return lambda number: []
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (same_key, "have the key key"),
+        (path_as_key, "cannot name files"),
+        (record_as_file, "leave json to the record"),
+        (no_file, "at least one file"),
+        (own_index, "has index, skipped, which the manifest writes itself"),
+        (nothing, "item 0 gave neither an image nor a reason"),
+    ],
+)
 def test_keys_are_names(build: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         generate(Job("toy", 2, {}, [Stage("make", build)]), tmp_path)  # type: ignore[arg-type]
@@ -270,8 +379,8 @@ def test_a_dataset_of_skips_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 0}, "workers is 0; expected at least 1"),
-        ({"chunk_size": 0}, "chunk size is 0"),
+        ({"workers": 0}, "workers = 0; expected at least 1"),
+        ({"chunk_size": 0}, "chunk_size = 0"),
         ({"form": "zip"}, 'form "zip" is unknown'),
         ({"engine": "spark"}, 'engine "spark" is unknown'),
         ({"address": "auto"}, 'address auto is for engine "ray"'),

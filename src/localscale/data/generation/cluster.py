@@ -7,6 +7,7 @@ machines only where the kind of machine changes. Ray starts an actor that died a
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -26,28 +27,30 @@ def run_ray(
 ) -> None:
     """Make ``chunks`` on the cluster at ``address``, or on a local one of ``workers`` CPUs; ``tick`` gets item counts.
 
-    Every machine of the cluster needs this library, the job's inputs, and ``store``'s folder under the same path.
+    Where Ray runs in this process already, it is used as it is. Every machine of the cluster needs this library, the
+    job's inputs, and ``store``'s folder under the same path.
     """
     ray = require("ray", "ray")
     ray_data = require("ray.data", "ray")
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, workers, address)
+    context = ray_data.DataContext.get_current()
+    bars, context.enable_progress_bars = context.enable_progress_bars, False  # only the caller's bar speaks
     try:
         resources = ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), max(1, int(resources.get("CPU", 1)))
-        context = ray_data.DataContext.get_current()
-        context.enable_progress_bars = False
-        for name in ("ray.data", "ray._private"):  # only the caller's bar speaks
-            logging.getLogger(name).setLevel(logging.ERROR)
         pipeline = ray_data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
         groups = [list(group) for _, group in groupby(job.stages, key=lambda stage: stage.gpu and gpus > 0)]
+        held: list[Any] = []
         for position, group in enumerate(groups):
             on_gpu = group[0].gpu and gpus > 0
             share = gpus if on_gpu else max(1, cpus // sum(not (g[0].gpu and gpus > 0) for g in groups))
+            # Held here until the end: an actor that starts again reads them again.
+            held.append(ray.put((group, store, position == len(groups) - 1)))
             pipeline = pipeline.map(
                 _Actor,
-                fn_constructor_args=(group, store, position == len(groups) - 1),
+                fn_constructor_args=(held[-1:],),
                 num_gpus=1 if on_gpu else None,
                 num_cpus=0 if on_gpu else 1,
                 compute=ray_data.ActorPoolStrategy(min_size=1, max_size=min(share, len(chunks))),
@@ -58,6 +61,7 @@ def run_ray(
         cause = getattr(error, "cause", None) or error
         raise OutputError(f"the Ray pipeline failed ({cause}); run the same command again to go on") from error
     finally:
+        context.enable_progress_bars = bars
         if ours:
             ray.shutdown()
 
@@ -65,8 +69,12 @@ def run_ray(
 class _Actor:
     """Runs some stages on every item of a chunk; the last actor writes the chunk."""
 
-    def __init__(self, stages: Sequence[Stage], store: Store, last: bool) -> None:
-        self.steps, self.store, self.last = build(stages), store, last
+    def __init__(self, held: list[Any]) -> None:
+        import ray
+
+        stages: Sequence[Stage]
+        stages, self.store, self.last = ray.get(held[0])
+        self.steps = build(stages)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         chunk = row["chunk"]
@@ -87,6 +95,9 @@ class _Actor:
 
 
 def _connect(ray: Any, workers: int, address: str | None) -> None:
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # or its core writes into the caller's bar
+    for name in ("ray.data", "ray._private"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         if address is None:
             ray.init(num_cpus=workers, include_dashboard=False, logging_level="ERROR", log_to_driver=False)

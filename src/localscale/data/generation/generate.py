@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import multiprocessing
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,8 @@ from tqdm import tqdm
 
 from localscale.data.generation.job import Job
 from localscale.data.generation.local import run_local
-from localscale.data.generation.store import MANIFEST, Form, Store
+from localscale.data.generation.store import Form, Store
+from localscale.data.stored import Stored
 from localscale.errors import ConfigError
 
 __all__ = ["Engine", "Summary", "generate"]
@@ -45,10 +47,11 @@ def generate(
     none of workers, engine and interruptions. Worker processes import the calling script again, so a script calls this
     under ``if __name__ == "__main__":``.
     """
+    _refuse_to_start_again()
     chunk_size = job.chunk_size if chunk_size is None else chunk_size
     _validate(job, form, chunk_size, workers, engine, address)
     store = Store(Path(out).absolute(), form, chunk_size, job.size)
-    with store.opened(job):
+    with store.opened(job) as lock:
         chunks = store.unfinished()
         remaining = sum(len(store.items(chunk)) for chunk in chunks)
         with tqdm(
@@ -64,9 +67,15 @@ def generate(
 
                 run_ray(job, store, chunks, workers=workers, address=address, tick=bar.update)
             elif chunks:
-                run_local(job, store, chunks, workers=workers, tick=bar.update)
+                run_local(job, store, chunks, workers=workers, lock=lock, tick=bar.update)
         store.finish()
         return _summarise(store.root)
+
+
+def _refuse_to_start_again() -> None:
+    """Stop a worker that, importing its parent's script, has come to the call that started it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError('a script calls generate with several workers under `if __name__ == "__main__":` only')
 
 
 def _validate(job: Job, form: str, chunk_size: int, workers: int, engine: str, address: str | None) -> None:
@@ -76,18 +85,11 @@ def _validate(job: Job, form: str, chunk_size: int, workers: int, engine: str, a
         raise ConfigError(f'engine "{engine}" is unknown; expected "local" or "ray"')
     if address is not None and engine != "ray":
         raise ConfigError(f'address {address} is for engine "ray"; the engine is "{engine}"')
-    for name, value in {"workers": workers, "chunk size": chunk_size, "number of items": job.size}.items():
+    for name, value in {"workers": workers, "chunk_size": chunk_size, "number of items": job.size}.items():
         if value < 1:
-            raise ConfigError(f"the {name} is {value}; expected at least 1")
+            raise ConfigError(f"{name} = {value}; expected at least 1")
 
 
 def _summarise(root: Path) -> Summary:
-    images, skipped = 0, dict[str, int]()
-    with (root / MANIFEST).open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if "skipped" in record:
-                skipped[record["skipped"]] = skipped.get(record["skipped"], 0) + 1
-            else:
-                images += 1
-    return Summary(images, skipped)
+    stored = Stored(root)
+    return Summary(len(stored), dict(Counter(record["skipped"] for record in stored.skipped)))

@@ -49,7 +49,8 @@ class Job:
     """A dataset to be made: ``size`` items by ``stages``.
 
     ``settings`` holds everything the files depend on, as JSON; a folder begun with other settings is not continued.
-    ``chunk_size`` items are written together, and made again together if a run is killed: some seconds' work.
+    ``chunk_size`` items are written together, and made again together if a run is killed: some seconds' work. ``note``
+    is what its user should know before it starts.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Job:
     settings: Mapping[str, Any]
     stages: Sequence[Stage]
     chunk_size: int = 32
+    note: str = ""
 
 
 def build(stages: Sequence[Stage]) -> list[Callable[[Any], Any]]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -15,37 +19,38 @@ import torch
 
 from localscale.data.generation.job import Job, Sample, Skip, Stage, build, run
 from localscale.data.generation.store import Store
-from localscale.errors import LocalScaleError
+from localscale.errors import LocalScaleError, OutputError
 
 __all__ = ["make_chunk", "one_thread", "run_local"]
 
-MAX_DEATHS = 3  # of workers, on one chunk, before it is given up
+MAX_DEATHS = 3  # of workers, on one chunk or before any, until it is given up
+READY, MADE, WRITTEN = "ready", "made", "written"  # what a worker says
 
 
-def run_local(job: Job, store: Store, chunks: Sequence[int], *, workers: int, tick: Callable[[], object]) -> None:
-    """Make ``chunks``; ``tick`` is called after every item."""
+def run_local(
+    job: Job, store: Store, chunks: Sequence[int], *, workers: int, lock: int, tick: Callable[[int], object]
+) -> None:
+    """Make ``chunks``; ``tick`` gets the number of items made. Workers keep the descriptor ``lock`` open."""
     if workers == 1:
         with one_thread():
             steps = build(job.stages)
             for chunk in chunks:
                 make_chunk(steps, store, chunk, tick)
         return
-    pool = _Pool(job.stages, store, min(workers, len(chunks)))
+    pool = _Pool(job.stages, store, min(workers, len(chunks)), _Lock(lock))
     try:
         pool.make(chunks, tick)
     finally:
         pool.stop()
 
 
-def make_chunk(
-    steps: Sequence[Callable[[Any], Any]], store: Store, chunk: int, tick: Callable[[], object] = lambda: None
-) -> None:
+def make_chunk(steps: Sequence[Callable[[Any], Any]], store: Store, chunk: int, tick: Callable[[int], object]) -> None:
     """Make and write one chunk."""
 
     def results() -> Iterator[tuple[int, list[Sample] | Skip]]:
         for index in store.items(chunk):
             yield index, run(steps, index)
-            tick()
+            tick(1)  # after the item was written, because that is when the next one is asked for
 
     store.write_chunk(chunk, results())
 
@@ -53,44 +58,51 @@ def make_chunk(
 class _Pool:
     """Worker processes that are handed one chunk at a time; one that dies is replaced and its chunk made again.
 
-    A worker talks to this process alone, over a pipe of its own, so it ends by itself when this process is killed.
+    A worker ends when this process does. Until then it holds the folder's lock too, so that nobody else writes there
+    while it may still be writing.
     """
 
-    def __init__(self, stages: Sequence[Stage], store: Store, workers: int) -> None:
+    def __init__(self, stages: Sequence[Stage], store: Store, workers: int, lock: _Lock) -> None:
         self.context = multiprocessing.get_context("spawn")  # a fork would share torch's locked threads
-        self.stages, self.store = stages, store
+        self.stages, self.store, self.lock = pickle.dumps(stages), store, lock
         self.processes: dict[Connection, Any] = {}
         self.count = workers
 
-    def make(self, chunks: Sequence[int], tick: Callable[[], object]) -> None:
-        waiting, working, deaths = list(reversed(chunks)), dict[Connection, int](), dict[int, int]()
-        while waiting or working:
+    def make(self, chunks: Sequence[int], tick: Callable[[int], object]) -> None:
+        waiting, deaths = list(reversed(chunks)), dict[int | None, int]()
+        hands = dict[Connection, _Hand]()  # of the workers that have said they are ready
+        while waiting or any(hand.chunk is not None for hand in hands.values()):
             while waiting and len(self.processes) < self.count:
                 self._start()
-            for connection in self.processes:
-                if waiting and connection not in working:
-                    working[connection] = waiting.pop()
+            for connection, hand in hands.items():
+                if waiting and hand.chunk is None:
+                    hands[connection] = _Hand(waiting.pop())
                     with contextlib.suppress(OSError):  # it died just now: its end is noticed below
-                        connection.send(working[connection])
+                        connection.send(hands[connection].chunk)
             ready = set(wait(list(self.processes)))
             for connection in [c for c in self.processes if c in ready]:
                 try:
                     message = connection.recv()
                 except (EOFError, OSError):
-                    self._bury(connection)
-                    if connection in working:
-                        chunk = working.pop(connection)
-                        deaths[chunk] = deaths.get(chunk, 0) + 1
-                        if deaths[chunk] >= MAX_DEATHS:
-                            raise _worker_died(self.store, chunk) from None
-                        waiting.append(chunk)
+                    status, hand = self._bury(connection), hands.pop(connection, _Hand())
+                    tick(-hand.made)
+                    deaths[hand.chunk] = deaths.get(hand.chunk, 0) + 1
+                    if deaths[hand.chunk] >= MAX_DEATHS:
+                        raise _worker_died(self.store, hand.chunk, status) from None
+                    if hand.chunk is not None:
+                        waiting.append(hand.chunk)
                     continue
-                if message is None:
-                    tick()
-                elif isinstance(message, Exception):
+                if isinstance(message, Exception):
                     raise message
+                if message == MADE:
+                    hands[connection].made += 1
+                    tick(1)
+                elif message == WRITTEN:
+                    hands[connection] = _Hand()
                 else:
-                    del working[connection]
+                    with contextlib.suppress(OSError):
+                        connection.send_bytes(self.stages)
+                    hands[connection] = _Hand()
 
     def stop(self) -> None:
         for connection, process in self.processes.items():
@@ -101,31 +113,78 @@ class _Pool:
 
     def _start(self) -> None:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=_work, args=(theirs, self.stages, self.store), daemon=True)
-        process.start()
+        # The stages, which may be large, follow when the worker is there to take them: a process that died while it
+        # started would leave this one waiting to hand them over.
+        process = self.context.Process(target=_work, args=(theirs, self.store, self.lock), daemon=True)
+        with _deaf_to_interrupts():  # which a child inherits: Ctrl-C is for this process, which stops its workers
+            process.start()
         theirs.close()
         self.processes[ours] = process
 
-    def _bury(self, connection: Connection) -> None:
+    def _bury(self, connection: Connection) -> int | None:
         process = self.processes.pop(connection)
         connection.close()
         process.join()
+        return process.exitcode
 
 
-def _work(connection: Connection, stages: Sequence[Stage], store: Store) -> None:
+@dataclass
+class _Hand:
+    """What a worker has in hand: a chunk, or nothing, and how many of its items are made."""
+
+    chunk: int | None = None
+    made: int = 0
+
+
+class _Lock:
+    """A descriptor that is duplicated into a spawned process, and stays open there."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive_lock, (reduction.DupFd(self.descriptor),)
+
+
+def _receive_lock(duplicate: Any) -> _Lock:
+    return _Lock(duplicate.detach())
+
+
+def _work(connection: Connection, store: Store, lock: _Lock) -> None:
     """A worker's life: take a chunk, make it, say so."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops its workers
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     try:
         with one_thread():
-            steps = build(stages)
+            connection.send(READY)
+            steps = build(pickle.loads(connection.recv_bytes()))
             while True:
                 chunk = connection.recv()
-                make_chunk(steps, store, chunk, lambda: connection.send(None))
-                connection.send(chunk)
+                make_chunk(steps, store, chunk, lambda _: connection.send(MADE))
+                connection.send(WRITTEN)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the parent is gone
     except Exception as error:
-        connection.send(_portable(error))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(_portable(error))
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _portable(error: Exception) -> Exception:
@@ -136,12 +195,17 @@ def _portable(error: Exception) -> Exception:
     return RuntimeError(f"a worker failed:\n{''.join(traceback.format_exception(error))}")
 
 
-def _worker_died(store: Store, chunk: int) -> Exception:
-    first, last = store.items(chunk)[0], store.items(chunk)[-1]
-    return RuntimeError(
-        f"{MAX_DEATHS} workers died while making items {first} to {last}, killed from outside or out of memory; "
-        "run the same command again with fewer --workers: it goes on where it stopped"
-    )
+def _worker_died(store: Store, chunk: int | None, status: int | None) -> Exception:
+    when = "before making anything"
+    if chunk is not None:
+        when = f"while making items {store.items(chunk)[0]} to {store.items(chunk)[-1]}"
+    died = f"{MAX_DEATHS} workers died {when}, the last with exit status {status}"
+    if status is not None and status < 0:
+        return OutputError(
+            f"{died}: killed from outside, or out of memory; run the same command again with fewer --workers: it goes "
+            "on where it stopped"
+        )
+    return OutputError(f"{died}; run with --workers 1 to see why")
 
 
 @contextlib.contextmanager

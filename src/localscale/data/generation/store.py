@@ -19,8 +19,10 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import tarfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,8 @@ DATASET, MANIFEST, FORMAT = "dataset.json", "manifest.jsonl", 1
 DRAFTS, PROGRESS = ".drafts", ".progress"
 KEY = re.compile(r"[A-Za-z0-9_-]+")
 SUFFIX = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
+RESERVED = {"key", "index", "chunk", "suffixes", "skipped"}
+PATIENCE = 5.0  # seconds to wait for a lock
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,13 @@ class Store:
         return [chunk for chunk in self.chunks if not self._piece(chunk).exists()]
 
     @contextlib.contextmanager
-    def opened(self, job: Job) -> Iterator[None]:
-        """Hold the folder for one run: made if absent, refused if it holds something else, cleared of drafts."""
+    def opened(self, job: Job) -> Iterator[int]:
+        """Hold the folder for one run: made if absent, refused if it holds something else, cleared of drafts.
+
+        Yields the descriptor that holds the lock. Whoever keeps a duplicate of it open keeps the folder locked.
+        """
+        if self.root.is_file():
+            raise OutputError(f"{self.root} is a file, not a folder; choose another --out")
         with _as_output_error(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.root, os.O_RDONLY)
@@ -75,22 +84,24 @@ class Store:
             with _as_output_error(self.root):
                 self._clear()
                 if not (self.root / DATASET).exists():
-                    self._rename_into(DATASET, json.dumps(self._describe(job), indent=2, ensure_ascii=False) + "\n")
-            yield
+                    self._rename_into(DATASET, json.dumps(self._describe(job), indent=2) + "\n")
+            yield handle
         finally:
             if locked:
                 shutil.rmtree(self.root / DRAFTS, ignore_errors=True)
             os.close(handle)  # also lets go of the lock, as the end of the process would
 
     def write_chunk(self, chunk: int, results: Iterable[tuple[int, list[Sample] | Skip]]) -> None:
-        """Write a chunk's files, then its piece of the manifest; on any error what was begun is removed."""
-        draft = self.root / DRAFTS / f"{chunk_name(chunk)}-{os.getpid()}"
+        """Write a chunk's files, then its piece of the manifest; without its piece a chunk does not count."""
+        draft = self.root / DRAFTS / f"{chunk_name(chunk)}-{_token()}"
         lines, keys = list[str](), set[str]()
         with _as_output_error(self.root):
             draft.mkdir(parents=True, exist_ok=True)
             writer = _FolderWriter(draft) if self.form == "folder" else _ShardWriter(draft)
         try:
             for index, result in results:  # what goes wrong in making an item is not the disk's fault
+                if not result:
+                    raise DataError(f"item {index} gave neither an image nor a reason; return a Skip")
                 with _as_output_error(self.root):
                     for sample in [result] if isinstance(result, Skip) else result:
                         lines.append(_line(sample, index, chunk))
@@ -126,7 +137,7 @@ class Store:
 
     def _rename_into(self, name: str | Path, text: str) -> None:
         path = self.root / name
-        draft = self.root / DRAFTS / f"{path.name}-{os.getpid()}"
+        draft = self.root / DRAFTS / f"{path.name}-{_token()}"
         draft.parent.mkdir(parents=True, exist_ok=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -136,16 +147,22 @@ class Store:
             draft.unlink(missing_ok=True)
 
     def _lock(self, handle: int) -> None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputError(
-                f"another run is writing to {self.root}; wait for it, or choose another folder with --out"
-            ) from error
-        except OSError as error:
-            raise OutputError(
-                f"{self.root} cannot be locked ({error.strerror}); choose a folder on a disk that can"
-            ) from error
+        patience = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() < patience:  # the last workers of a killed run may still be on their way out
+                    time.sleep(0.1)
+                    continue
+                raise OutputError(
+                    f"another run is writing to {self.root}; wait for it, or choose another folder with --out"
+                ) from error
+            except OSError as error:
+                raise OutputError(
+                    f"{self.root} cannot be locked ({error.strerror}); choose a folder on a disk that can"
+                ) from error
 
     def _check(self, job: Job) -> None:
         """Refuse a folder that holds something else."""
@@ -157,11 +174,13 @@ class Store:
                     f"{self.root} is not empty and holds no {DATASET}; choose a new or empty folder with --out"
                 ) from None
             return
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise OutputError(f"{self.root / DATASET} cannot be read ({error}); choose another --out") from error
         wanted = json.loads(json.dumps(self._describe(job)))
         differences = list(_differences(found, wanted))
-        if differences:
+        if differences and not (self.root / MANIFEST).exists() and not any(self.root.glob(f"{PROGRESS}/*")):
+            (self.root / DATASET).unlink()  # nothing was made with those settings, as when a stage could not be loaded
+        elif differences:
             raise OutputError(
                 f"{self.root} was begun with other settings: {'; '.join(differences[:4])}. "
                 "Use the same settings to continue it, or choose another --out"
@@ -196,18 +215,29 @@ def is_key(text: object) -> bool:
     return isinstance(text, str) and KEY.fullmatch(text) is not None
 
 
+def _token() -> str:
+    """A name for a draft that no other process has, on any machine."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
 def _line(sample: Sample | Skip, index: int, chunk: int) -> str:
+    if taken := RESERVED & sample.record.keys():
+        raise DataError(f"the record of item {index} has {', '.join(sorted(taken))}, which the manifest writes itself")
     if isinstance(sample, Skip):
         line = {"index": index, "chunk": chunk, "skipped": sample.reason, **sample.record}
     else:
         suffixes = sorted(sample.files)
         line = {"key": sample.key, "index": index, "chunk": chunk, "suffixes": suffixes, **sample.record}
-    return json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(line, allow_nan=False) + "\n"
 
 
 def _check_name(sample: Sample, keys: set[str]) -> None:
-    if not is_key(sample.key) or not all(SUFFIX.fullmatch(suffix) for suffix in sample.files):
-        raise DataError(f"{sample.key!r} with files {list(sample.files)} cannot name files; use letters and digits")
+    names = [suffix for suffix in sample.files if SUFFIX.fullmatch(suffix) and suffix != "json"]
+    if not is_key(sample.key) or not names or len(names) < len(sample.files):
+        raise DataError(
+            f"{sample.key!r} with files {list(sample.files)} cannot name files; use letters and digits, at least one "
+            "file, and leave json to the record"
+        )
     if sample.key in keys:
         raise DataError(f"two samples of one chunk have the key {sample.key}")
     keys.add(sample.key)
@@ -236,7 +266,7 @@ class _ShardWriter:
         self.tar = tarfile.open(self.path, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 (closed below)
 
     def write(self, sample: Sample) -> None:
-        record = json.dumps(dict(sample.record), ensure_ascii=False, allow_nan=False).encode()
+        record = json.dumps(dict(sample.record), allow_nan=False).encode()
         for suffix, data in sorted({**sample.files, "json": record}.items()):
             member = tarfile.TarInfo(f"{sample.key}.{suffix}")
             member.size = len(data)
@@ -276,8 +306,9 @@ def _as_output_error(root: Path) -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
+        remedy = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "free some space and run the same command again: it goes on where it stopped"
-        else:
-            remedy = "choose a folder you can write to with --out"
-        raise OutputError(f"{root} cannot be written: {error.strerror or error}; {remedy}") from error
+            remedy = "; free some space and run the same command again: it goes on where it stopped"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            remedy = "; choose a folder you can write to with --out"
+        raise OutputError(f"{root} cannot be written: {error.strerror or error}{remedy}") from error

@@ -19,6 +19,7 @@ from localscale.data.imagenet.given import (
 )
 from localscale.data.imagenet.options import ImageNetOptions
 from localscale.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.data.imagenet.weights import check_device, loading
 from localscale.errors import DataError
 from localscale.extras import require
 
@@ -30,12 +31,13 @@ class GroundingDinoDetector:
 
     def __init__(self, options: ImageNetOptions) -> None:
         transformers = require("transformers", "imagenet")
-        self.threshold, self.device = options.dino_threshold, options.device
-        self.processor = transformers.AutoProcessor.from_pretrained(options.dino_model)
-        model = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(
-            options.dino_model, use_safetensors=True
-        )
-        self.model = model.to(options.device).eval()
+        self.threshold, self.device = options.dino_threshold, check_device(options.device)
+        with loading(f"Grounding DINO ({options.dino_model})", "name a local folder with --dino-model"):
+            self.processor = transformers.AutoProcessor.from_pretrained(options.dino_model)
+            model = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(
+                options.dino_model, use_safetensors=True
+            )
+            self.model = model.to(options.device).eval()
 
     def __call__(self, picture: Picture) -> Box | Skip:
         image = Image.fromarray(picture.pixels)
@@ -64,7 +66,8 @@ class EvidenceDetector:
     """A box around the evidence of a classifier for the image's own class: no detector is needed."""
 
     def __init__(self, options: ImageNetOptions) -> None:
-        self.model = load_classifier(options.classifier, options.classifier_weights).to(options.device)
+        device = check_device(options.device)
+        self.model = load_classifier(options.classifier, options.classifier_weights).to(device)
 
     def __call__(self, picture: Picture) -> Box | Skip:
         box = evidence_box(self.model, picture.pixels, picture.class_index)

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from localscale.data.imagenet.pictures import Box, bounding_box
+from localscale.data.imagenet.weights import loading
 from localscale.errors import ConfigError, DataError, near_misses
 from localscale.extras import require
 
@@ -39,7 +40,8 @@ def load_classifier(name: str, weights: Path | None = None) -> nn.Module:
     if not timm.is_model(name):
         raise ConfigError(f"timm has no classifier {name!r}: {near_misses(name, timm.list_models())}")
     if weights is None:
-        return timm.create_model(name, pretrained=True).eval().requires_grad_(False)
+        with loading(f"the weights of {name}", "name a safetensors file with --classifier-weights"):
+            return timm.create_model(name, pretrained=True).eval().requires_grad_(False)
     try:
         state = load_file(weights)
     except (OSError, SafetensorError) as error:

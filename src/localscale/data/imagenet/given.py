@@ -16,7 +16,8 @@ from localscale.errors import ConfigError, DataError
 
 __all__ = ["check_source", "find_box_file", "find_mask_file", "load_boxes", "parse_box", "read_mask"]
 
-OBJECT = 128  # the lowest grey level that is object; in a trimap the border is 128
+OBJECT = 128  # the lowest grey level that is object in a mask
+TRIMAP, BORDER = "_trimap.png", 128  # in a trimap the border may be either; only what is brighter is object for certain
 
 
 def check_source(path: Path | None, option: str, name: str) -> Path:
@@ -33,9 +34,11 @@ def load_boxes(path: Path) -> Mapping[str, Any]:
     try:
         boxes = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON: {error}") from error
+        raise DataError(f"{path.name} cannot be read as JSON: {error}") from error
     if not isinstance(boxes, dict):
-        raise DataError(f'{path} holds a {type(boxes).__name__}; expected {{"class/image.jpg": [left, top, …], …}}')
+        raise DataError(
+            f'{path.name} holds a {type(boxes).__name__}; expected {{"class/image.jpg": [left, top, …], …}}'
+        )
     return boxes
 
 
@@ -53,7 +56,7 @@ def parse_box(value: Any, picture: Picture) -> Box:
 
 def find_mask_file(folder: Path, name: str) -> Path | None:
     """``class/image.png`` or ``class/image_trimap.png`` below ``folder`` for the image ``class/image.jpg``."""
-    return _find(folder, name, (".png", "_trimap.png"))
+    return _find(folder, name, (".png", TRIMAP))
 
 
 def find_box_file(folder: Path, name: str) -> Path | None:
@@ -62,14 +65,18 @@ def find_box_file(folder: Path, name: str) -> Path | None:
 
 
 def read_mask(path: Path, picture: Picture) -> np.ndarray:
-    """A mask on disk, ``(H, W)``, the size of the picture: whatever is at least half bright (128) is object."""
-    mask = read_image(path).convert("L")
+    """A mask on disk, ``(H, W)``, the size of the picture: at least half bright (128) is object, in a trimap more."""
+    try:
+        mask = read_image(path.read_bytes()).convert("L")
+    except OSError as error:
+        raise DataError(f"mask {path.name} cannot be read: {error.strerror}") from error
+    least = BORDER + 1 if path.name.endswith(TRIMAP) else OBJECT
     if mask.size != picture.source_size:
         raise DataError(
             f"mask {path.name} has {mask.width}×{mask.height} pixels and its image "
             f"{picture.source_size[0]}×{picture.source_size[1]}; expected the same"
         )
-    levels = Image.fromarray(np.where(np.asarray(mask) >= OBJECT, 255, 0).astype(np.uint8))
+    levels = Image.fromarray(np.where(np.asarray(mask) >= least, 255, 0).astype(np.uint8))
     if levels.size != (picture.width, picture.height):
         levels = levels.resize((picture.width, picture.height), Image.Resampling.BOX)
     return np.asarray(levels) >= OBJECT

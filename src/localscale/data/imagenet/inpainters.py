@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from localscale.data.imagenet.options import ImageNetOptions
+from localscale.data.imagenet.weights import check_device, loading
 from localscale.errors import ConfigError, DataError
 from localscale.extras import require
 
@@ -26,9 +27,9 @@ class LamaInpainter:
     """LaMa from its TorchScript file, which is checked before it is opened: it is a program."""
 
     def __init__(self, options: ImageNetOptions) -> None:
-        path = check_lama(options)
-        self.device = options.device
-        self.model = torch.jit.load(str(path), map_location=options.device).eval()
+        path, self.device = check_lama(options), check_device(options.device)
+        with loading(f"LaMa ({path.name})", "use --inpainter patchmatch"):
+            self.model = torch.jit.load(str(path), map_location=options.device).eval()
 
     def __call__(self, pixels: np.ndarray, hole: np.ndarray) -> np.ndarray:
         height, width = hole.shape

@@ -22,6 +22,7 @@ from localscale.data.imagenet.options import ImageNetOptions
 from localscale.data.imagenet.pictures import Box, Picture, bounding_box
 from localscale.data.imagenet.settings import describe
 from localscale.data.imagenet.stages import DETECTORS, INPAINTERS, SEGMENTERS, look_up
+from localscale.data.imagenet.weights import with_absolute_paths
 from localscale.data.images import encode_image, encode_mask, read_image
 from localscale.errors import DataError
 
@@ -71,13 +72,15 @@ class Filled:
 
 def imagenet_job(options: ImageNetOptions) -> Job:
     """Everything that makes the dataset; whatever can be wrong with the options is said now."""
+    options.check()
+    options = with_absolute_paths(options)
     detector = look_up(DETECTORS, options.detector, "detector")
     segmenter = look_up(SEGMENTERS, options.segmenter, "segmenter")
     inpainter = look_up(INPAINTERS, options.inpainter, "inpainter")
     listing = list_images(options.images, class_index=options.class_index, limit=options.limit, seed=options.seed)
     agreement = 0.0 if options.segmenter == "given" else options.agreement
     stages = (
-        Stage("read", partial(Reader, options.images.absolute(), listing, options.size)),
+        Stage("read", partial(Reader, options.images, listing, options.size)),
         Stage("detect", partial(Detecting, partial(detector, options)), gpu=True),
         Stage("segment", partial(Segmenting, partial(segmenter, options), options.scales, agreement), gpu=True),
         Stage("inpaint", partial(Inpainting, partial(inpainter, options), options.margin), gpu=True),

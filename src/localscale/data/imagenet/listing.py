@@ -13,7 +13,7 @@ from localscale.errors import DataError
 
 __all__ = ["Listing", "find_class_index", "list_images", "read_class_index"]
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm"}
+ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".jfif", ".avif"}
 TRIMAP = "_trimap.png"
 CLASS_INDEX = "class_index.json"
 
@@ -57,8 +57,8 @@ def list_images(folder: Path, *, class_index: Path | None = None, limit: int | N
         for rank, image in enumerate(sorted(images, key=lambda image: _hash(seed, image)))
     ]
     names = tuple(image for _, _, image in sorted(ranked))[:limit]
-    sizes = "".join(f"{name}\t{(folder / name).stat().st_size}\n" for name in names)
-    return Listing(names, labels, classes, known, hashlib.sha256(sizes.encode()).hexdigest())
+    sizes = "".join(f"{name}\t{_size(folder / name)}\n" for name in names)
+    return Listing(names, labels, classes, known, _digest(sizes))
 
 
 def find_class_index(folder: Path) -> Path | None:
@@ -91,7 +91,7 @@ def _label(folders: list[str], path: Path | None, *, given: bool) -> tuple[dict[
     table = {folder: label for label, (folder, _) in enumerate(pairs)}
     unknown = [name for name in folders if name not in table]
     if len(unknown) == len(folders) and not given:
-        log.info("%s names none of the class folders and is not used", path)
+        log.warning("%s names none of the class folders and is not used", path)
         return plain
     if unknown:
         raise DataError(
@@ -102,17 +102,35 @@ def _label(folders: list[str], path: Path | None, *, given: bool) -> tuple[dict[
 
 
 def _images_below(path: Path, folder: Path) -> list[str]:
-    names = [
-        file.relative_to(folder).as_posix()
-        for file in path.rglob("*")
-        if file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
-    ]
-    return sorted(name for name in names if not name.endswith(TRIMAP))
+    """Names of the files that look like images; a link that leads nowhere is one, so that it is not lost in silence."""
+    names, others = list[str](), list[str]()
+    for file in path.rglob("*"):
+        if file.name.startswith(".") or file.name.endswith(TRIMAP) or not (file.is_file() or file.is_symlink()):
+            continue
+        (names if file.suffix.lower() in ENDINGS else others).append(file.relative_to(folder).as_posix())
+    unknown = [name for name in others if not name.endswith((".json", ".txt", ".xml"))]
+    if unknown:
+        log.warning(
+            "%d files in %s are no images by their ending and are not used (%s)", len(unknown), path, unknown[0]
+        )
+    return sorted(names)
 
 
 def _readable(name: str) -> str:
     return re.sub(r"[_\s]+", " ", name).strip()
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
 def _hash(seed: int, name: str) -> str:
-    return hashlib.sha256(f"{seed}/{name}".encode()).hexdigest()
+    return _digest(f"{seed}/{name}")
+
+
+def _digest(text: str) -> str:
+    """Of any text, also of names that are no UTF-8."""
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

@@ -93,7 +93,8 @@ class ImageNetOptions:
     lama_checksum: str = BIG_LAMA
     """lama: what the file must hash to, as sha256:… or md5:…; checked before the file, a program, is opened."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse what cannot be made."""
         if not self.scales or any(not 0.1 <= scale <= 4 for scale in self.scales):
             raise ConfigError(f"scales are {self.scales}; expected numbers from 0.1 to 4")
         thousandths = [round(1000 * scale) for scale in self.scales]

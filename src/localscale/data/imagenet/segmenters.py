@@ -10,6 +10,7 @@ from localscale.data.generation.job import Skip
 from localscale.data.imagenet.given import check_source, find_mask_file, read_mask
 from localscale.data.imagenet.options import ImageNetOptions
 from localscale.data.imagenet.pictures import Box, Picture, tidy
+from localscale.data.imagenet.weights import check_device, loading
 from localscale.errors import DataError
 from localscale.extras import require
 
@@ -22,9 +23,10 @@ class SamSegmenter:
     def __init__(self, options: ImageNetOptions) -> None:
         transformers = require("transformers", "imagenet")
         self.device = options.device
-        self.processor = transformers.SamProcessor.from_pretrained(options.sam_model)
-        model = transformers.SamModel.from_pretrained(options.sam_model, use_safetensors=True)
-        self.model = model.to(options.device).eval()
+        with loading(f"SAM ({options.sam_model})", "name a local folder with --sam-model, or use another segmenter"):
+            self.processor = transformers.SamProcessor.from_pretrained(options.sam_model)
+            model = transformers.SamModel.from_pretrained(options.sam_model, use_safetensors=True)
+            self.model = model.to(check_device(options.device)).eval()
 
     def __call__(self, picture: Picture, box: Box) -> np.ndarray | Skip:
         image = Image.fromarray(picture.pixels)

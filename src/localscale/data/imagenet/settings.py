@@ -13,6 +13,8 @@ from localscale.data.imagenet.options import ImageNetOptions
 
 __all__ = ["describe", "fingerprint"]
 
+LOOK = 1  # raised whenever the same settings give other pixels
+
 
 def describe(options: ImageNetOptions, listing: Listing) -> dict[str, Any]:
     """The settings that a dataset's folder keeps; options of stages that are not used stay out.
@@ -20,6 +22,7 @@ def describe(options: ImageNetOptions, listing: Listing) -> dict[str, Any]:
     Files that a stage needs are looked at here, before anything is made: a missing one is an error now.
     """
     return {
+        "look": LOOK,
         "images": options.images.absolute().name,
         "listing": listing.digest,
         "count": len(listing.names),
@@ -96,5 +99,5 @@ def _hash_folder(path: Path) -> str:
     for file in sorted(item for item in path.rglob("*") if item.is_file()):
         image = file.suffix.lower() in (".png", ".jpg", ".jpeg")
         content = str(file.stat().st_size) if image else _hash_file(file)
-        digest.update(f"{file.relative_to(path).as_posix()}\t{content}\n".encode())
+        digest.update(f"{file.relative_to(path).as_posix()}\t{content}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()

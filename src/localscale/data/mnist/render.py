@@ -54,22 +54,39 @@ def ink_centres(images: Tensor) -> Tensor:
     return torch.stack([_middle(images.amax(1) > 0), _middle(images.amax(2) > 0)], dim=-1)
 
 
-def check_factors(factors: tuple[float, float], images: Tensor) -> None:
-    """Refuse factors at which a digit would be cropped or would reach into its neighbour's place."""
+def check_factors(factors: tuple[float, float], images: Tensor, size: int) -> None:
+    """Refuse factors at which a digit would be cropped or would reach into its neighbour's place.
+
+    A digit reaches half its ink's span, and one pixel of its own or of the image, from its centre.
+    """
     low, high = factors
     if not (math.isfinite(low) and math.isfinite(high) and 0 < low <= high):
         raise ConfigError(f"factors are {low} to {high}; expected two positive numbers, the smaller first")
-    ink = int(torch.stack([(images.amax(axis) > 0).sum(1).max() for axis in (1, 2)]).max())
-    largest = (REFERENCE - 1) / 6 / (max(ink, INK) / 2 + 1)
+    half = max(INK - 1, *(int(_span(images.amax(axis) > 0).max()) for axis in (1, 2))) / 2
+    room = (size - 1) / 6
+    largest = room / (half + 1)
+    if largest < 1:
+        largest = (room - 1) / half
+    largest *= REFERENCE / size
     if high > largest:
         raise ConfigError(f"a digit at factor {high} would be cropped; the largest that fits is {largest:.2f}")
 
 
 def _middle(inked: Tensor) -> Tensor:
     """Halfway between the first and the last true entry of each row."""
-    marks = inked.byte()
-    first, last = marks.argmax(1), SIDE - 1 - marks.flip(1).argmax(1)
+    first, last = _ends(inked)
     return (first + last) / 2
+
+
+def _span(inked: Tensor) -> Tensor:
+    """How far apart the first and the last true entry of each row are."""
+    first, last = _ends(inked)
+    return last - first
+
+
+def _ends(inked: Tensor) -> tuple[Tensor, Tensor]:
+    marks = inked.byte()
+    return marks.argmax(1), SIDE - 1 - marks.flip(1).argmax(1)
 
 
 def _weights(places: Tensor, middles: Tensor, factors: Tensor, size: int, margin: int) -> Tensor:

@@ -32,6 +32,7 @@ def objects_job(options: ObjectsOptions) -> Job:
 
     Every mesh and panorama is read once, here: those that cannot be used are left out and listed in the settings.
     """
+    options.check()
     if options.renderer not in RENDERERS:
         raise ConfigError(f'no renderer "{options.renderer}": {near_misses(options.renderer, RENDERERS)}')
     meshes, rejected_meshes = read_meshes(options.meshes, up=options.up)
@@ -60,7 +61,8 @@ def objects_job(options: ObjectsOptions) -> Job:
     }
     size = -(-options.count // options.group_size)
     stage = Stage("render", partial(_build, options, tuple(meshes), tuple(chosen)))
-    return Job(KIND, size, settings, [stage], chunk_size=8)
+    note = f"{len(meshes):,} classes; {len(chosen):,} of {len(panoramas):,} panoramas are for this split"
+    return Job(KIND, size, settings, [stage], chunk_size=8, note=note)
 
 
 def _build(

@@ -38,7 +38,8 @@ class ObjectsOptions:
     seed: int = 0
     """Seed of everything drawn by chance."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse what cannot be drawn."""
         least = {"count": 1, "group_size": 1, "image_size": 32, "samples": 1, "seed": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:
