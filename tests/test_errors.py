@@ -11,7 +11,8 @@ from localscale import errors
 from localscale.errors import LocalScaleError, near_misses
 
 RUNTIME_ERRORS = ["ConvergenceError", "GradientError"]
-VALUE_ERRORS = ["MapError", "ShapeError", "ConfigError", "SiteError", "CheckpointError"]
+VALUE_ERRORS = ["MapError", "ShapeError", "ConfigError", "SiteError", "CheckpointError", "DataError"]
+OTHER_ERRORS = {"OutputError": OSError, "MissingExtraError": ImportError}
 
 
 @pytest.mark.parametrize("name", VALUE_ERRORS)
@@ -29,6 +30,14 @@ def test_what_only_a_run_can_show_is_a_runtime_error(name: str):
     assert not issubclass(error, ValueError)
 
 
+@pytest.mark.parametrize(("name", "builtin"), OTHER_ERRORS.items())
+def test_disks_and_packages_have_builtins_of_their_own(name: str, builtin: type[Exception]):
+    error = getattr(errors, name)
+    assert issubclass(error, LocalScaleError)
+    assert issubclass(error, builtin)
+    assert str(error("full")) == "full"
+
+
 def test_a_warning_is_no_error():
     assert issubclass(errors.ConvergenceWarning, UserWarning)
     assert not issubclass(errors.ConvergenceWarning, LocalScaleError)
@@ -39,7 +48,7 @@ def test_every_error_is_public_and_there_is_one_base():
         name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
     }
     assert defined == set(errors.__all__)
-    assert defined == {"LocalScaleError", "ConvergenceWarning", *RUNTIME_ERRORS, *VALUE_ERRORS}
+    assert defined == {"LocalScaleError", "ConvergenceWarning", *RUNTIME_ERRORS, *VALUE_ERRORS, *OTHER_ERRORS}
     assert ls.errors is errors
 
 

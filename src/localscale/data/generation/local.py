@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import traceback
@@ -64,7 +63,7 @@ class _Pool:
 
     def __init__(self, stages: Sequence[Stage], store: Store, workers: int, lock: _Lock) -> None:
         self.context = multiprocessing.get_context("spawn")  # a fork would share torch's locked threads
-        self.stages, self.store, self.lock = pickle.dumps(stages), store, lock
+        self.stages, self.store, self.lock = stages, store, lock
         self.processes: dict[Connection, Any] = {}
         self.count = workers
 
@@ -101,7 +100,7 @@ class _Pool:
                     hands[connection] = _Hand()
                 else:
                     with contextlib.suppress(OSError):
-                        connection.send_bytes(self.stages)
+                        connection.send(self.stages)
                     hands[connection] = _Hand()
 
     def stop(self) -> None:
@@ -156,7 +155,7 @@ def _work(connection: Connection, store: Store, lock: _Lock) -> None:
     try:
         with one_thread():
             connection.send(READY)
-            steps = build(pickle.loads(connection.recv_bytes()))
+            steps = build(connection.recv())
             while True:
                 chunk = connection.recv()
                 make_chunk(steps, store, chunk, lambda _: connection.send(MADE))
@@ -165,7 +164,7 @@ def _work(connection: Connection, store: Store, lock: _Lock) -> None:
         return  # the parent is gone
     except Exception as error:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.send(_portable(error))
+            connection.send(error if isinstance(error, LocalScaleError) else _as_text(error))
 
 
 def _end_with_the_parent() -> None:
@@ -187,11 +186,8 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _portable(error: Exception) -> Exception:
-    """The error as it can travel: ours as they are, others with their traceback as text."""
-    if isinstance(error, LocalScaleError):
-        with contextlib.suppress(Exception):
-            return pickle.loads(pickle.dumps(error))
+def _as_text(error: Exception) -> Exception:
+    """An error that can travel whatever it holds, with its traceback."""
     return RuntimeError(f"a worker failed:\n{''.join(traceback.format_exception(error))}")
 
 

@@ -36,7 +36,7 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
     >>> dataset = ls.data.LocallyScaledMNIST(train=False, count=100, digits=ls.data.embedded_digits(train=False))
     >>> image, label = dataset[7]
     >>> image.size, label
-    ((224, 224), 466)
+    ((224, 224), 504)
     >>> other, same_label = dataset.variant(7, 1)
     """
 
