@@ -1,14 +1,8 @@
 """A dataset's files depend on its job alone: not on workers, order, deaths, interruptions or engines."""
 
-import contextlib
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -33,30 +27,6 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return request.param, out
 
 
-def start(out: Path, form: str, workers: int, engine: str = "local", seconds: float = 0.05) -> subprocess.Popen[bytes]:
-    command = [sys.executable, toy.__file__, str(out), form, str(workers), engine, str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-
-def wait_for(condition: object, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
-def finished_chunks(out: Path) -> int:
-    return len(list(out.glob(".progress/*.jsonl")))
-
-
-def children(parent: int) -> list[int]:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        tasks = Path(f"/proc/{parent}/task").iterdir()
-        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    return []
-
-
 def test_nothing_hidden_stays_and_every_item_has_its_lines(whole: tuple[str, Path]) -> None:
     form, out = whole
     names = {path.name for path in out.iterdir()}
@@ -72,63 +42,6 @@ def test_several_workers_write_the_same_files(whole: tuple[str, Path], tmp_path:
     assert hashes(tmp_path / "out") == hashes(out)
 
 
-def test_killed_at_any_moment_and_started_again(whole: tuple[str, Path], tmp_path: Path) -> None:
-    form, out = whole
-    workers = {"folder": 2, "shards": 1}[form]
-    run = tmp_path / "out"
-    deaths = 0
-    for progress in (0, 3, 7):  # killed before anything is done, and twice on the way
-        process = start(run, form, workers)
-        wait_for(lambda: (run / "dataset.json").exists() and finished_chunks(run) >= progress)  # noqa: B023
-        process.send_signal(signal.SIGKILL)  # and started again at once, while its workers may still be there
-        process.wait()
-        deaths += not (run / "manifest.jsonl").exists()
-    assert deaths == 3
-    assert start(run, form, workers, seconds=0).wait() == 0
-    assert hashes(run) == hashes(out)
-
-
-def test_dead_workers_are_replaced(tmp_path: Path) -> None:
-    """Every worker is killed, so that only new ones can finish."""
-    generate(toy_job(), tmp_path / "whole")
-    process = start(tmp_path / "out", "folder", 2, seconds=0.1)
-    wait_for(lambda: finished_chunks(tmp_path / "out") >= 2)
-    for pid in workers_of(process.pid):
-        os.kill(pid, signal.SIGKILL)
-    assert process.wait(timeout=60) == 0
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
-
-
-def test_a_worker_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
-    """A stopped worker outlives its killed parent; while it may still write, nobody else does."""
-    process = start(tmp_path, "folder", 2)
-    wait_for(lambda: finished_chunks(tmp_path) >= 1)
-    orphan = workers_of(process.pid)[0]
-    os.kill(orphan, signal.SIGSTOP)
-    try:
-        process.kill()
-        process.wait()
-        with pytest.raises(OutputError, match="another run is writing to"):
-            generate(toy_job(), tmp_path)
-    finally:
-        os.kill(orphan, signal.SIGCONT)
-    assert generate(toy_job(), tmp_path).images == 102
-
-
-def workers_of(parent: int) -> list[int]:
-    return [pid for pid in children(parent) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def die(status: int) -> Callable[[], object]:
-    os._exit(status)
-
-
-def test_workers_that_always_die_end_the_run(tmp_path: Path) -> None:
-    job = Job("toy", 4, {}, [Stage("die", partial(die, 7))], chunk_size=1)  # type: ignore[arg-type]
-    with pytest.raises(OutputError, match=r"3 workers died while making items \d to \d, .* exit status 7; run with"):
-        generate(job, tmp_path, workers=2)
-
-
 def refuse() -> object:
     raise DataError("the weights cannot be loaded")
 
@@ -138,71 +51,6 @@ def test_an_error_of_ours_keeps_its_kind_and_its_folder_can_be_used(tmp_path: Pa
     with pytest.raises(DataError, match=r"^the weights cannot be loaded$"):
         generate(job, tmp_path, workers=2)
     assert generate(toy_job(), tmp_path).images == 102  # nothing had been made with the other settings
-
-
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from toy_job import toy_job\nfrom localscale.data import generate\n"
-        f"generate(toy_job(), {str(tmp_path / 'out')!r}, workers=2)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode != 0
-    assert 'under `if __name__ == "__main__":`' in done.stderr
-
-
-def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
-    generate(toy_job(), tmp_path / "whole", form="shards")
-    run = tmp_path / "out"
-    process = start(run, "shards", 2)
-    wait_for(lambda: finished_chunks(run) >= 2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) != 0
-    store = Store(run, "shards", 4, toy.SIZE)
-    assert 0 < len(store.unfinished()) < len(store.chunks)
-    assert not list(run.glob(".drafts/*"))
-    generate(toy_job(), run, form="shards")
-    assert hashes(run) == hashes(tmp_path / "whole")
-
-
-def test_a_worker_of_a_local_ray_is_killed(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
-    generate(toy_job(), tmp_path / "whole", form="shards")
-    run = tmp_path / "out"
-    process = start(run, "shards", 2, "ray", seconds=0.15)
-    wait_for(lambda: finished_chunks(run) >= 2, 90)
-    actors = [pid for pid in descendants(process.pid) if is_actor(pid)]
-    os.kill(actors[0], signal.SIGKILL)
-    assert process.wait(timeout=120) == 0
-    assert hashes(run) == hashes(tmp_path / "whole")
-
-
-def test_stages_for_gpus_are_actors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
-    generate(toy_job(), tmp_path / "whole")
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    monkeypatch.setenv("TOY_TRACES", str(traces))
-    assert start(tmp_path / "out", "folder", 2, "ray-with-gpu", seconds=0.02).wait(timeout=120) == 0
-    ran = {stage: {path.name.split("-")[1] for path in traces.glob(f"{stage}-*")} for stage in ("double", "write")}
-    assert len(ran["double"]) == 1
-    assert ran["write"]
-    assert not ran["double"] & ran["write"]
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
-
-
-def descendants(parent: int) -> list[int]:
-    below = children(parent)
-    return below + [pid for child in below for pid in descendants(child)]
-
-
-def is_actor(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return b"MapWorker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
 
 
 def test_a_finished_dataset_is_left_alone(whole: tuple[str, Path]) -> None:
@@ -390,9 +238,3 @@ def test_wrong_arguments(arguments: dict[str, object], message: str, tmp_path: P
     with pytest.raises(ConfigError, match=message):
         generate(toy_job(), tmp_path / "out", **arguments)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
-
-
-def test_no_cluster_at_the_address(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
-    with pytest.raises(OutputError, match="no Ray cluster answers at auto"):
-        generate(toy_job(), tmp_path, engine="ray", address="auto")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.data.generation import Job, Sample, Skip, Stage, generate
+from localscale.errors import LocalScaleError
 
 SIZE = 60
 
@@ -23,6 +24,8 @@ def sign(stage: str) -> None:
 def double(seconds: float, ballast: bytes = b"") -> Callable[[int], Any]:
     def step(index: int) -> Any:
         sign("double")
+        if seconds < 0:
+            raise ValueError(f"cannot sleep for {seconds} seconds")
         time.sleep(seconds)
         return Skip("sevens are left out", {"number": index}) if index % 7 == 3 else 2 * index
 
@@ -63,4 +66,7 @@ if __name__ == "__main__":
 
         ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
         engine = "ray"
-    generate(toy_job(float(seconds)), out, form=form, workers=int(workers), engine=engine)
+    try:
+        generate(toy_job(float(seconds)), out, form=form, workers=int(workers), engine=engine)
+    except LocalScaleError as error:
+        sys.exit(f"refused: {error}")

@@ -7,8 +7,8 @@ machines only where the kind of machine changes. Ray starts an actor that died a
 from __future__ import annotations
 
 import logging
-import os
 import pickle
+import traceback
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from localscale.data.generation.job import Job, Skip, Stage, build
 from localscale.data.generation.local import one_thread
 from localscale.data.generation.store import Store
-from localscale.errors import OutputError
+from localscale.errors import DataError, LocalScaleError, OutputError
 from localscale.extras import require
 
 __all__ = ["run_ray"]
@@ -56,6 +56,8 @@ def run_ray(
                 compute=ray_data.ActorPoolStrategy(min_size=1, max_size=min(share, len(chunks))),
             )
         for row in pipeline.iter_rows():
+            if row["failure"]:
+                raise DataError(row["failure"])
             tick(len(store.items(row["chunk"])))
     except ray.exceptions.RayError as error:
         cause = getattr(error, "cause", None) or error
@@ -67,24 +69,39 @@ def run_ray(
 
 
 class _Actor:
-    """Runs some stages on every item of a chunk; the last actor writes the chunk."""
+    """Runs some stages on every item of a chunk; the last actor writes the chunk.
+
+    What goes wrong in a stage travels in the row: Ray would bury it under its own account of it.
+    """
 
     def __init__(self, held: list[Any]) -> None:
         import ray
 
         stages: Sequence[Stage]
         stages, self.store, self.last = ray.get(held[0])
-        self.steps = build(stages)
+        self.failure = ""
+        try:
+            self.steps = build(stages)
+        except Exception as error:
+            self.failure = _account(error)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        chunk = row["chunk"]
-        items: list[Any] = pickle.loads(row["items"]) if "items" in row else list(self.store.items(chunk))
+        chunk, failure, items = row["chunk"], row.get("failure") or self.failure, b""
+        if not failure:
+            try:
+                items = self._make(chunk, row.get("items"))
+            except Exception as error:
+                failure = _account(error)
+        return {"chunk": chunk, "items": items, "failure": failure}
+
+    def _make(self, chunk: int, given: bytes | None) -> bytes:
+        items: list[Any] = list(self.store.items(chunk)) if given is None else pickle.loads(given)
         with one_thread():
             items = [self._advance(item) for item in items]
-        if self.last:
-            self.store.write_chunk(chunk, zip(self.store.items(chunk), items, strict=True))
-            return {"chunk": chunk}
-        return {"chunk": chunk, "items": pickle.dumps(items)}
+        if not self.last:
+            return pickle.dumps(items)
+        self.store.write_chunk(chunk, zip(self.store.items(chunk), items, strict=True))
+        return b""
 
     def _advance(self, item: Any) -> Any:
         for step in self.steps:
@@ -94,8 +111,12 @@ class _Actor:
         return item
 
 
+def _account(error: Exception) -> str:
+    """Ours in their own words, others with their traceback."""
+    return str(error) if isinstance(error, LocalScaleError) else "".join(traceback.format_exception(error))
+
+
 def _connect(ray: Any, workers: int, address: str | None) -> None:
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # or its core writes into the caller's bar
     for name in ("ray.data", "ray._private"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:

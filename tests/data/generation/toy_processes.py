@@ -1,0 +1,56 @@
+"""Runs of the toy job in processes of their own, and ways to find those to kill."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import toy_job as toy
+
+
+def start(
+    out: Path,
+    form: str,
+    workers: int,
+    engine: str = "local",
+    seconds: float = 0.05,
+    stderr: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, toy.__file__, str(out), form, str(workers), engine, str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
+    return subprocess.Popen(command, env=environment, stderr=stderr, stdout=subprocess.DEVNULL)
+
+
+def wait_for(condition: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def finished_chunks(out: Path) -> int:
+    return len(list(out.glob(".progress/*.jsonl")))
+
+
+def children(parent: int) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        tasks = Path(f"/proc/{parent}/task").iterdir()
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    return []
+
+
+def workers_of(parent: int) -> list[int]:
+    return [pid for pid in children(parent) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def descendants(parent: int) -> list[int]:
+    below = children(parent)
+    return below + [pid for child in below for pid in descendants(child)]
+
+
+def is_actor(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return b"MapWorker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
