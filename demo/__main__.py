@@ -21,6 +21,7 @@ from demo.digits import SIDE, Digits, make_digits
 from demo.table import Row, measure, render_table
 from demo.training import Budget, normalise, small_backbone, train
 from localscale.errors import ConvergenceWarning
+from localscale.files import write_whole
 
 TEST_SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)
 # The backbone is narrow, so its canonicalizers are too: a quarter of the usual channels, on a half-size copy.
@@ -83,9 +84,7 @@ def run(out: Path, seed: int, plan: Plan) -> list[Row]:
     draw_warps(out / "learned_warps.png", shown, report["input"].map, titles)
     draw_accuracy_per_scale(out / "accuracy_per_scale.png", {row.name: row.accuracy_per_scale for row in rows})
     result = {"seed": seed, "config": CONFIG.to_dict(), "plan": dataclasses.asdict(plan), "rows": list(map(vars, rows))}
-    draft = out / ".results.json.part"
-    draft.write_text(json.dumps(result, indent=2) + "\n")
-    draft.replace(out / "results.json")
+    write_whole(out / "results.json", json.dumps(result, indent=2) + "\n")
 
     print(f"\n{render_table(rows)}\n")
     print(f"InvE is the squared ℓ2 between softmax answers, mean over {plan.variants} other sizes of each test image.")

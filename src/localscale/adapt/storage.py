@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import warnings
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from localscale.adapt.model import AdaptedModel, adapt, checksum
 from localscale.canonicalizer import DECConfig
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError, near_misses
+from localscale.files import write_all
 
 __all__ = ["load", "save"]
 
@@ -47,7 +46,7 @@ def save(model: AdaptedModel, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     card, config = _card(model, description, len(changed)), json.dumps(description, indent=2) + "\n"
-    _write_all(
+    write_all(
         {
             folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
             folder / CARD: lambda path: path.write_text(card, encoding="utf-8"),
@@ -151,19 +150,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         ) from error
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not a whole safetensors file ({error}); copy or save it again") from error
-
-
-def _write_all(writers: dict[Path, Callable[[Path], object]]) -> None:
-    """Write every file beside its place, then rename them all: a full disk or an interruption leaves the old ones."""
-    drafts = {path.with_name(f".{path.name}.{os.getpid()}.part"): path for path in writers}
-    try:
-        for draft, path in drafts.items():
-            writers[path](draft)
-        for draft, path in drafts.items():
-            draft.replace(path)
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
 
 
 def _digest(checksums: dict[str, int]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from localscale.errors import DataError
+from localscale.files import read_whole
 
 __all__ = ["encode_image", "encode_mask", "read_image"]
 
@@ -23,12 +24,9 @@ def read_image(source: Path | bytes) -> Image.Image:
     Anything that is not a whole image raises :class:`DataError` with the file's name and the cause.
     """
     name = str(source) if isinstance(source, Path) else "image"
-    try:
-        data = source.read_bytes() if isinstance(source, Path) else source
-    except OSError as error:
-        raise DataError(f"{name} cannot be read: {error.strerror or error}") from error
+    data = read_whole(source, name) if isinstance(source, Path) else source
     if not data:
-        raise DataError(f"{name} is empty (zero bytes); expected an image")
+        raise DataError(f"{name} is empty (zero bytes)")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # broken EXIF and large sizes: the checks here speak for themselves

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from localscale.data.generation.job import Job, Skip, Stage, build
+from localscale.data.generation.job import Job, Stage, build, run
 from localscale.data.generation.local import one_thread
 from localscale.data.generation.store import Store
 from localscale.errors import DataError, LocalScaleError, OutputError
@@ -41,11 +41,11 @@ def run_ray(
         resources = ray.cluster_resources()
         gpus, cpus = int(resources.get("GPU", 0)), max(1, int(resources.get("CPU", 1)))
         pipeline = ray_data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
-        groups = [list(group) for _, group in groupby(job.stages, key=lambda stage: stage.gpu and gpus > 0)]
+        groups = [(on_gpu, list(group)) for on_gpu, group in groupby(job.stages, lambda stage: stage.gpu and gpus > 0)]
+        cpu_groups = sum(not on_gpu for on_gpu, _ in groups)
         held: list[Any] = []
-        for position, group in enumerate(groups):
-            on_gpu = group[0].gpu and gpus > 0
-            share = gpus if on_gpu else max(1, cpus // sum(not (g[0].gpu and gpus > 0) for g in groups))
+        for position, (on_gpu, group) in enumerate(groups):
+            share = gpus if on_gpu else max(1, cpus // cpu_groups)
             # Held here until the end: an actor that starts again reads them again.
             held.append(ray.put((group, store, position == len(groups) - 1)))
             pipeline = pipeline.map(
@@ -97,18 +97,11 @@ class _Actor:
     def _make(self, chunk: int, given: bytes | None) -> bytes:
         items: list[Any] = list(self.store.items(chunk)) if given is None else pickle.loads(given)
         with one_thread():
-            items = [self._advance(item) for item in items]
+            items = [run(self.steps, item) for item in items]
         if not self.last:
             return pickle.dumps(items)
         self.store.write_chunk(chunk, zip(self.store.items(chunk), items, strict=True))
         return b""
-
-    def _advance(self, item: Any) -> Any:
-        for step in self.steps:
-            if isinstance(item, Skip):
-                break
-            item = step(item)
-        return item
 
 
 def _account(error: Exception) -> str:

@@ -66,17 +66,16 @@ def build(stages: Sequence[Stage]) -> list[Callable[[Any], Any]]:
     return [stage.build() for stage in stages]
 
 
-def run(steps: Sequence[Callable[[Any], Any]], index: int) -> list[Sample] | Skip:
-    """Make item ``index``.
+def run(steps: Sequence[Callable[[Any], Any]], value: Any) -> Any:
+    """Take an item through some steps, from its index or from what the step before made of it; a skip stays one.
 
     >>> run([lambda index: index + 1, lambda n: [Sample(f"{n:06d}", {"txt": b"hello"}, {"n": n})]], 6)[0].key
     '000007'
     >>> run([lambda index: Skip("too small"), len], 6)
     Skip(reason='too small', record={})
     """
-    value: Any = index
     for step in steps:
-        value = step(value)
         if isinstance(value, Skip):
             break
+        value = step(value)
     return value

@@ -18,6 +18,7 @@ from PIL import Image
 from localscale.data.objects.materials import Material, read_materials
 from localscale.errors import DataError
 from localscale.extras import require
+from localscale.files import read_whole
 
 __all__ = ["SUFFIXES", "Mesh", "UpAxis", "class_name", "load_mesh", "read_mesh"]
 
@@ -155,12 +156,7 @@ def _read_parts(path: Path, name: str) -> tuple[list[Any], Folder, str]:
     trimesh = require("trimesh", "objects")
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"mesh {path.name} is no {' or '.join(SUFFIXES)} file")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"mesh {name} cannot be read: {error.strerror or error}") from error
-    if not data:
-        raise DataError(f"mesh {name} is empty (zero bytes)")
+    data = read_whole(path, f"mesh {name}")
     folder = Folder(path)
     folder.digest.update(data)
     try:

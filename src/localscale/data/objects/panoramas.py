@@ -16,6 +16,7 @@ import numpy as np
 
 from localscale.errors import DataError
 from localscale.extras import require
+from localscale.files import read_whole
 
 __all__ = ["SUFFIXES", "Panorama", "directions_of", "load_panorama", "look_up", "panorama_digest", "split_panoramas"]
 
@@ -36,12 +37,7 @@ def load_panorama(path: Path) -> Panorama:
     """Read a panorama; raise :class:`DataError` with its name and the cause if it cannot light a scene."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"panorama {path.name} is no {' or '.join(SUFFIXES)} file")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"panorama {path.name} cannot be read: {error.strerror or error}") from error
-    if not data:
-        raise DataError(f"panorama {path.name} is empty (zero bytes)")
+    data = read_whole(path, f"panorama {path.name}")
     radiance = _read_hdr(data, path.name) if path.suffix.lower() == ".hdr" else _read_exr(path)
     height, width = radiance.shape[:2]
     if width != 2 * height or height < MIN_HEIGHT:
