@@ -1,6 +1,7 @@
 """Which images are used, in what order, and what they are called."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -131,3 +132,22 @@ def test_imagenet_finds_its_class_index():
     assert listing.known
     assert listing.labels["n01440764"] == 0
     assert listing.classes[2] == "great white shark"
+
+
+def test_links_that_lead_nowhere_are_listed_and_skipped(images: Path):
+    """They are read later, and skipped with a reason: nothing is lost in silence."""
+    (images / "class0" / "gone.jpg").symlink_to("nowhere.jpg")
+    assert "class0/gone.jpg" in list_images(images).names
+
+
+def test_names_that_are_no_utf8(images: Path):
+    name = os.fsdecode(b"caf\xe9.png")
+    shutil.copy(images / "class0" / "0.png", images / "class0" / name)
+    assert f"class0/{name}" in list_images(images).names
+
+
+def test_files_left_out_by_their_ending_are_counted(images: Path, caplog: pytest.LogCaptureFixture):
+    (images / "class0" / "cat.heic").write_bytes(b"")
+    list_images(images)
+    assert "1 files in" in caplog.text
+    assert "class0/cat.heic" in caplog.text
