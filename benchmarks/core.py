@@ -194,7 +194,7 @@ def _equilibrium(canonicalizer: ls.Canonicalizer, features: Tensor) -> tuple:
     """The function whose fixed point the canonicalizer seeks, and where it starts."""
     from localscale.maps import GridMap
 
-    copy = canonicalizer._working_copy(features)
+    copy = canonicalizer.working_copy(features)
 
     def f(state: Tensor) -> Tensor:
         return canonicalizer.network(ls.unscale(copy, GridMap.from_state(state, (6, 6)))).state()

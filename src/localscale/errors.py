@@ -19,6 +19,7 @@ __all__ = [
     "OutputError",
     "ShapeError",
     "SiteError",
+    "TrainingError",
 ]
 
 
@@ -56,6 +57,10 @@ class GradientError(LocalScaleError, RuntimeError):
 
 class DataError(LocalScaleError, ValueError):
     """An image, mesh, panorama, digit file or manifest cannot be used."""
+
+
+class TrainingError(LocalScaleError, RuntimeError):
+    """Training cannot go on: numbers that are not finite, or no memory left."""
 
 
 class OutputError(LocalScaleError, OSError):

@@ -77,7 +77,7 @@ class Canonicalizer(nn.Module):
                 'export a model with update="direct" or "compose"'
             )
         with _full_precision(features.device.type):
-            return self._solve(self._working_copy(features))
+            return self._solve(self.working_copy(features))
 
     def _solve(self, copy: Tensor) -> SiteReport:
         family, update = family_of(self.config.family), UPDATES[self.config.update]
@@ -103,7 +103,7 @@ class Canonicalizer(nn.Module):
         found = family.from_state(solution.value, self.knots)
         return SiteReport(found, solution.residual, solution.steps, solution.converged)
 
-    def _working_copy(self, features: Tensor) -> Tensor:
+    def working_copy(self, features: Tensor) -> Tensor:
         """What the loop looks at, computed once: full precision, normalised across channels, at a small size.
 
         The normalisation works on each pixel alone, so it commutes with moving pixels about.
@@ -111,7 +111,8 @@ class Canonicalizer(nn.Module):
         copy = features.to(compute_dtype(features.dtype))
         height, width = copy.shape[-2:]
         shrink = min(1.0, self.config.resolution / max(height, width))
-        copy = resize(copy, max(1, round(height * shrink)), max(1, round(width * shrink)))
+        with _full_precision(features.device.type):
+            copy = resize(copy, max(1, round(height * shrink)), max(1, round(width * shrink)))
         if self.in_channels > IMAGE_CHANNELS:
             copy = F.layer_norm(copy.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)
         return copy

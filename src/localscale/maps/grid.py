@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localscale.conventions import lattice, xy_pair
+from localscale.conventions import coordinates, lattice, xy_pair
 from localscale.errors import MapError
 from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
 from localscale.maps.folds import corner_determinants, guard_factor
@@ -113,9 +113,8 @@ class GridMap(Map):
         return top * (1 - t) + bottom * t
 
     def flow(self, height: int, width: int) -> Tensor:
-        return F.interpolate(self.offsets, size=(height, width), mode="bilinear", align_corners=True).permute(
-            0, 2, 3, 1
-        )
+        # One axis after the other: the gradient then gathers along lines, not from every pixel into a few knots.
+        return _stretch(_stretch(self.offsets, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
 
     def jacobian(self, points: Tensor) -> Tensor:
         corners, place = self._corners(self._checked(points))
@@ -177,6 +176,14 @@ class GridMap(Map):
     def resample(self, knots: int | tuple[int, int], *, guard: float | None = None) -> GridMap:
         """The grid map with this map's values on another lattice."""
         return resample_to_grid(self, knot_pair(knots), guard=guard)
+
+
+def _stretch(values: Tensor, size: int, dim: int) -> Tensor:
+    """Linear interpolation along ``dim`` to ``size`` samples, corners on corners."""
+    place = coordinates(size, dtype=values.dtype, device=values.device) * (values.shape[dim] - 1)
+    left = place.floor().clamp_max(values.shape[dim] - 2).long()
+    weight = (place - left).view(-1, *(1 for _ in range(dim + 1, values.dim())))
+    return torch.lerp(values.index_select(dim, left), values.index_select(dim, left + 1), weight)
 
 
 def resample_to_grid(m: Map, knots: tuple[int, int], *, guard: float | None = None) -> GridMap:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from localscale.data.randomness import uniform
+from localscale.randomness import uniform
 
 __all__ = ["LAYOUTS", "ClassTable", "Scenes", "draw_scenes"]
 

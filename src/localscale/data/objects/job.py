@@ -18,8 +18,8 @@ from localscale.data.objects.options import ObjectsOptions
 from localscale.data.objects.panoramas import split_panoramas
 from localscale.data.objects.renderer import RENDERERS, Rendering
 from localscale.data.objects.scenes import Placement, Scene
-from localscale.data.randomness import stream
 from localscale.errors import ConfigError, near_misses
+from localscale.randomness import stream
 
 __all__ = ["KIND", "objects_job"]
 

@@ -4,10 +4,29 @@ A stateful generator gives different numbers when items are drawn in another ord
 is the hash of its address instead, by the finaliser of SplitMix64, whose integer arithmetic is exact on every device.
 """
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-__all__ = ["stream", "uniform"]
+__all__ = ["Draws", "stream", "uniform"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The chance of one batch: ``index`` ``(B,)`` says which of all samples ever drawn these are.
+
+    >>> Draws(0, torch.tensor([7, 8])).uniform("erase", 2, 3).shape
+    torch.Size([2, 2, 3])
+    """
+
+    seed: int
+    index: Tensor
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        """Numbers in [0, 1) for each sample, ``(B, *shape)``, float64."""
+        return uniform(self.seed, name, self.index, math.prod(shape)).view(-1, *shape)
 
 
 def uniform(seed: int, name: str, index: Tensor, draws: int = 1) -> Tensor:

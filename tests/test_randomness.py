@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from localscale.data.randomness import stream, uniform
+from localscale.randomness import stream, uniform
 
 
 def splitmix(value: int) -> int:

@@ -1,0 +1,9 @@
+"""The methods of the paper's tables, behind one interface: Plain (Base, Aug, Aug+), Canon, InvL, DEC and Optim."""
+
+from localscale.baselines.augmentation import RandomScaling
+from localscale.baselines.canon import Canon, DiscreteCanonicalizer
+from localscale.baselines.dec import DEC
+from localscale.baselines.invariance import InvL
+from localscale.baselines.method import Method, Plain, TrainingStep
+
+__all__ = ["DEC", "Canon", "DiscreteCanonicalizer", "InvL", "Method", "Plain", "RandomScaling", "TrainingStep"]

@@ -1,0 +1,65 @@
+"""What the methods of the paper's tables have in common: how they change a backbone, and what they minimise."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from localscale.randomness import Draws
+
+__all__ = ["Criterion", "Method", "Plain", "TrainingStep"]
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A row of a table: frozen settings, no state."""
+
+    def check(self) -> None:  # noqa: B027 (most have nothing to refuse)
+        """Refuse settings that cannot work."""
+
+    def build(self, backbone: nn.Module) -> nn.Module:
+        """The model to train: ``backbone``, or something around it. At first its answers are the backbone's."""
+        return backbone
+
+    @abstractmethod
+    def losses(
+        self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
+    ) -> dict[str, Tensor]:
+        """Scalars to log, of which ``"loss"`` is minimised.
+
+        Args:
+            model: what :meth:`build` returned.
+            images: normalised and augmented, ``(B, C, H, W)``.
+            labels: class numbers ``(B,)`` or distributions ``(B, K)``.
+            criterion: the task's loss of logits and labels.
+            draws: the source of everything random.
+        """
+
+
+@dataclass(frozen=True)
+class Plain(Method):
+    """The backbone alone: Base, Aug and Aug+ differ in what it is trained on and from where."""
+
+    def losses(
+        self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
+    ) -> dict[str, Tensor]:
+        return {"loss": criterion(model(images), labels)}
+
+
+class TrainingStep(nn.Module):
+    """A model, a method and a criterion as one module, so that whatever wraps modules wraps all of a step.
+
+    Autocast, distributed data parallel and compilation then see every use of every parameter.
+    """
+
+    def __init__(self, model: nn.Module, method: Method, criterion: Criterion) -> None:
+        super().__init__()
+        self.model, self.method, self.criterion = model, method, criterion
+
+    def forward(self, images: Tensor, labels: Tensor, seed: int, index: Tensor) -> dict[str, Tensor]:
+        return self.method.losses(self.model, images, labels, self.criterion, Draws(seed, index))

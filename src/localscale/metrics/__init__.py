@@ -1,0 +1,30 @@
+"""Accuracy, and how much answers move under local scaling: as functions of tensors, and streaming.
+
+The streaming ones are torchmetrics: ``update`` them batch by batch, in any number of processes, then ``compute``.
+"""
+
+from typing import Any
+
+from localscale.metrics.functional import VARIANTS, equivariance_error, invariance_error, per_scale_accuracy
+
+__all__ = [
+    "VARIANTS",
+    "InvarianceError",
+    "PerScale",
+    "PerScaleAccuracy",
+    "equivariance_error",
+    "invariance_error",
+    "per_scale_accuracy",
+    "top1",
+]
+
+_STREAMING = ("InvarianceError", "PerScale", "PerScaleAccuracy", "top1")
+
+
+def __getattr__(name: str) -> Any:
+    """Import torchmetrics, which takes a second or two, when one of its metrics is first used."""
+    if name in _STREAMING:
+        from localscale.metrics import streaming
+
+        return getattr(streaming, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

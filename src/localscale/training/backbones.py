@@ -1,0 +1,132 @@
+"""The backbones of the paper's tables, by short names, and how they are made with their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import timm
+import torch
+from torch import nn
+
+from localscale.errors import CheckpointError, ConfigError, DataError, near_misses
+from localscale.training.task import Normalise
+
+__all__ = ["BACKBONES", "Backbone", "create_backbone", "load_weights", "normalisation"]
+
+VIT_SITES = ("blocks.0", "blocks.4", "blocks.8")
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A backbone's name in timm, the places for canonicalizers after the image itself, and the paper's MNIST rate."""
+
+    timm_name: str
+    sites: tuple[str, ...]
+    mnist_rate: float = 1e-4
+
+
+BACKBONES: dict[str, Backbone] = {
+    "resnet18": Backbone("resnet18", ("layer2", "layer3", "layer4")),
+    "resnet34": Backbone("resnet34", ("layer2", "layer3", "layer4")),
+    "resnet50": Backbone("resnet50", ("layer2", "layer3", "layer4")),
+    "vit_tiny": Backbone("vit_tiny_patch16_224", VIT_SITES),
+    "vit_small": Backbone("vit_small_patch16_224", VIT_SITES),
+    "vit_base": Backbone("vit_base_patch16_224", VIT_SITES),
+    "deit_tiny": Backbone("deit_tiny_patch16_224", VIT_SITES),
+    "deit_small": Backbone("deit_small_patch16_224", VIT_SITES),
+    "deit_base": Backbone("deit_base_patch16_224", VIT_SITES),
+    "swin_tiny": Backbone("swin_tiny_patch4_window7_224", ("layers.1", "layers.2", "layers.3"), 8e-4),
+    "swin_small": Backbone("swin_small_patch4_window7_224", ("layers.1", "layers.2", "layers.3"), 8e-4),
+    "swin_base": Backbone("swin_base_patch4_window7_224", ("layers.1", "layers.2", "layers.3"), 8e-4),
+    "beit_base": Backbone("beit_base_patch16_224", VIT_SITES),
+    "dinov2_small": Backbone("vit_small_patch14_dinov2", VIT_SITES, 2e-5),
+    "dinov2_base": Backbone("vit_base_patch14_dinov2", VIT_SITES, 2e-5),
+    "efficientnet_lite0": Backbone("tf_efficientnet_lite0", ("blocks.2", "blocks.3", "blocks.5")),
+}
+
+
+def create_backbone(
+    name: str,
+    *,
+    classes: int,
+    pretrained: str,
+    image_size: int = 224,
+    drop_path: float = 0.0,
+    fresh_head: bool = False,
+) -> Any:
+    """A timm model with a head for ``classes``.
+
+    Args:
+        name: its name in timm.
+        classes: answers of the head; a pretrained head is kept if it has as many and ``pretrained`` brings one.
+        pretrained: ``"timm"`` downloads timm's weights, ``"none"`` leaves them random, anything else is a safetensors
+            file with the backbone's own tensors.
+        image_size: side of the images it will see.
+        drop_path: rate of stochastic depth.
+        fresh_head: put a new head on, even if the pretrained one has as many answers.
+    """
+    base = name.partition(".")[0]
+    if not timm.is_model(base):
+        raise ConfigError(f"timm has no model {name!r}: {near_misses(base, timm.list_models())}")
+    settings: dict[str, Any] = {"num_classes": classes}
+    if drop_path:
+        settings["drop_path_rate"] = drop_path
+    if timm.create_model(base, num_classes=0).pretrained_cfg["input_size"][-1] != image_size:
+        settings["img_size"] = image_size
+    try:
+        model = timm.create_model(name, pretrained=pretrained == "timm", **settings)
+    except TypeError as error:
+        raise ConfigError(f"{name} cannot be made for {image_size} px with {settings}: {error}") from error
+    except Exception as error:
+        if pretrained != "timm":
+            raise
+        raise DataError(
+            f"the pretrained weights of {name} cannot be loaded ({type(error).__name__}: {str(error).strip()[:200]}); "
+            "check the connection, or name a safetensors file with --pretrained FILE, or --pretrained none"
+        ) from error
+    if pretrained not in ("timm", "none"):
+        load_weights(model, Path(pretrained))
+    if fresh_head and pretrained != "none":
+        model.reset_classifier(classes)
+    return model
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a safetensors file into ``model``; a head of another size is left as it is, anything else must fit."""
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"no weights at {path}; name an existing safetensors file, timm or none") from error
+    except Exception as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
+    own = model.state_dict()
+    head = _head_names(model)
+    kept = {name: tensor for name, tensor in tensors.items() if not (name in head and _other_size(own, name, tensor))}
+    left = set(own) - set(kept) - {name for name in head if name in tensors}
+    strange = [name for name in kept if name not in own or own[name].shape != kept[name].shape]
+    if strange or left:
+        example = (strange or sorted(left))[0]
+        raise CheckpointError(
+            f"{path} does not fit {type(model).__name__}: {len(strange)} tensors are strange to it and {len(left)} are "
+            f"missing, such as {example}; name the weights of the same backbone"
+        )
+    model.load_state_dict(kept, strict=False)
+
+
+def normalisation(model: Any) -> Normalise:
+    """Mean and deviation of the images ``model`` was pretrained on."""
+    config = model.pretrained_cfg
+    return Normalise(tuple(config["mean"]), tuple(config["std"]))
+
+
+def _head_names(model: Any) -> set[str]:
+    heads = model.pretrained_cfg.get("classifier") or ()
+    heads = (heads,) if isinstance(heads, str) else heads
+    return {name for name in model.state_dict() for head in heads if name.startswith(f"{head}.")}
+
+
+def _other_size(own: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> bool:
+    return name in own and own[name].shape != tensor.shape

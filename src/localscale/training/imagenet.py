@@ -1,0 +1,199 @@
+"""Locally scaled ImageNet as a task: ordinary images to train on, groups of scales to be judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+from localscale.data.imagenet import LocallyScaledImageNet
+from localscale.data.images import read_image
+from localscale.errors import ConfigError, DataError
+from localscale.training.task import Indices, Normalise, Predict, Shard, Task, seed_of
+
+__all__ = ["ImageNetData", "ImageNetTask"]
+
+SUFFIXES = (".jpg", ".jpeg", ".png")
+
+
+@dataclass(frozen=True)
+class ImageNetData:
+    """ImageNet images to train on, and a locally scaled ImageNet, made by ``localscale data imagenet``, to test on."""
+
+    train_root: Path | None = None
+    """Folder of training images in one subfolder per class."""
+    test_root: Path | None = None
+    """Folder that ``localscale data imagenet`` wrote."""
+    train_limit: int = 10_000
+    """At most so many training images, spread over the classes."""
+    image_size: int = 224
+    """Side in pixels, after cropping."""
+    crop: float = 0.875
+    """Test images: how much of the shorter side the central crop shows."""
+    least_area: float = 0.08
+    """Training images: the smallest part a random crop shows."""
+    workers: int = 4
+    """Processes that read images."""
+    data_seed: int = 0
+    """Which training images a limit picks."""
+
+    def check(self) -> None:
+        """Refuse what cannot be read."""
+        if self.train_limit < 1 or self.image_size < 8 or self.workers < 0:
+            raise ConfigError(
+                f"train_limit {self.train_limit}, image_size {self.image_size}, workers {self.workers}; "
+                "expected at least 1, 8 and 0"
+            )
+        if not 0 < self.crop <= 1 or not 0 < self.least_area <= 1:
+            raise ConfigError(f"crop is {self.crop} and least_area {self.least_area}; expected more than 0, at most 1")
+
+    def task(self, normalise: Normalise, batch_size: int) -> ImageNetTask:
+        """The task itself; lists the images."""
+        return ImageNetTask(self, normalise, batch_size)
+
+
+class ImageNetTask(Task):
+    """Name what an image shows, whatever its size."""
+
+    def __init__(self, data: ImageNetData, normalise: Normalise, batch_size: int) -> None:
+        self.data, self.normalise, self.batch_size = data, normalise, batch_size
+        if data.train_root is None or data.test_root is None:
+            missing = "train-root" if data.train_root is None else "test-root"
+            raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
+        self.test = LocallyScaledImageNet(data.test_root, transform=_central(data))
+        self.classes = len(self.test.classes)
+        self.train = TrainingImages(data, self.test.classes)
+        self.train_count = len(self.train)
+
+    def load(self, batches: Iterable[Indices]) -> Iterator[tuple[Indices, Any]]:
+        steps = list(batches)
+        sampler = [list(zip(s.images.tolist(), s.samples.tolist(), strict=True)) for s in steps]
+        loader: Any = DataLoader(self.train, batch_sampler=sampler, num_workers=self.data.workers)
+        return zip(steps, loader, strict=True)
+
+    def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+        images, labels = (tensor.to(device, non_blocking=True) for tensor in loaded)
+        return images.float() / 255, labels
+
+    def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
+        """Accuracy at every scale, and InvE against the image at scale 1."""
+        from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy
+
+        scales = self.test.scales
+        if 1.0 not in scales:
+            raise DataError(f"{self.data.test_root} has no images at scale 1.0, which InvE is measured against")
+        original = scales.index(1.0)
+        errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
+        accuracy = PerScaleAccuracy(scales).to(device)
+        groups = list(self.test.groups)
+        mine = [groups[position] for position in shard.of(len(groups))]
+        reader = DataLoader(_Groups(self.test, mine), batch_size=None, num_workers=self.data.workers)
+        with torch.no_grad():
+            for images, label in tqdm(reader, desc="evaluating", unit="group", leave=False, disable=not progress):
+                logits = predict(self.normalise(images.to(device).float() / 255)).float()
+                answers = logits.softmax(1)
+                labels = torch.full((len(scales),), label, device=device)
+                accuracy.update(logits, labels, torch.tensor(scales))
+                others = torch.cat((answers[:original], answers[original + 1 :]))
+                for error in errors.values():
+                    error.update(answers[original : original + 1], others.unsqueeze(0))
+        per_scale = accuracy.compute()
+        return {
+            "images": len(groups),
+            "variants": len(scales) - 1,
+            "accuracy": per_scale.mean,
+            "invariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
+            "per_scale": {
+                "images": len(groups),
+                "accuracy": {str(scale): value for scale, value in per_scale.accuracy.items()},
+                "mean": per_scale.mean,
+                "std": per_scale.std,
+            },
+        }
+
+
+class TrainingImages(Dataset[tuple[Tensor, int]]):
+    """Folders of images by class; an item is named by its place and by the sample whose chance crops and flips it."""
+
+    def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
+        root = data.train_root
+        assert root is not None
+        if not root.is_dir():
+            raise DataError(f"{root} is not a folder; {_WHAT['train-root']}")
+        number = {name: place for place, name in enumerate(classes)}
+        folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
+        strange = [folder.name for folder in folders if folder.name not in number]
+        if not folders or strange:
+            found = f"a folder {strange[0]}, which is no class of the test set" if strange else "no folders"
+            raise DataError(f"{root} has {found}; {_WHAT['train-root']}")
+        by_class = [sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES) for folder in folders]
+        rounds = max(map(len, by_class))
+        files = [
+            (files[turn], folder.name)
+            for turn in range(rounds)
+            for files, folder in zip(by_class, folders, strict=True)
+            if turn < len(files)
+        ]
+        self.items = [(path, number[name]) for path, name in files[: data.train_limit]]
+        if not self.items:
+            raise DataError(f"{root} holds no images ({', '.join(SUFFIXES)}); {_WHAT['train-root']}")
+        self.seed = data.data_seed
+        self.transform = v2.Compose(
+            [
+                v2.RandomResizedCrop(
+                    data.image_size, scale=(data.least_area, 1.0), interpolation=v2.InterpolationMode.BICUBIC
+                ),
+                v2.RandomHorizontalFlip(),
+                v2.PILToTensor(),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
+        index, sample = place
+        path, label = self.items[index]
+        image = read_image(path)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed_of(self.seed, "crop", sample))
+            return self.transform(image), label
+
+
+class _Groups(Dataset[tuple[Tensor, int]]):
+    """Every source image of a locally scaled ImageNet at all its scales."""
+
+    def __init__(self, dataset: LocallyScaledImageNet, groups: list[int]) -> None:
+        self.dataset, self.groups = dataset, groups
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        group = self.dataset.read_group(self.groups[place])
+        return group.images, int(group.label)
+
+
+def _central(data: ImageNetData) -> Any:
+    """Resize and crop as timm does for evaluation."""
+    shorter = int(data.image_size / data.crop)
+    return v2.Compose(
+        [
+            v2.Resize(shorter, interpolation=v2.InterpolationMode.BICUBIC),
+            v2.CenterCrop(data.image_size),
+            v2.PILToTensor(),
+        ]
+    )
+
+
+_WHAT = {
+    "train-root": "expected a folder with one subfolder of images per class, such as ImageNet's train",
+    "test-root": "make one with localscale data imagenet --images … --out FOLDER",
+}

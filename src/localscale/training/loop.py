@@ -1,0 +1,246 @@
+"""The training loop: one for every method, on one CPU, one GPU or many (``accelerate launch``)."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from timm.data import Mixup
+from timm.data.random_erasing import RandomErasing
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from localscale.baselines import TrainingStep
+from localscale.errors import TrainingError
+from localscale.randomness import Draws
+from localscale.training.graph import Replayed
+from localscale.training.optimization import Schedule
+from localscale.training.recipe import Recipe, Regularization
+from localscale.training.task import Batches, Shard, Task, seed_of
+
+__all__ = ["Epoch", "Loop", "Position", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to: means over its steps of everything logged, and how long it took."""
+
+    number: int
+    scalars: dict[str, float]
+    skipped: int
+    seconds: float
+
+
+@dataclass
+class Position:
+    """Where a run stands; with the weights and the optimizer's state it is all that a run depends on."""
+
+    step: int = 0
+    skipped: int = 0
+    schedule: dict[str, Any] = field(default_factory=dict)
+
+
+class Loop:
+    """Model, optimizer and data of a recipe, ready to train.
+
+    Everything random is a function of the seed and the step, so a run that is taken up at a step goes on as if it had
+    never stopped, and each process draws its own part of what one process would draw.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        backbone: nn.Module,
+        task: Task,
+        accelerator: Accelerator,
+        *,
+        cuda_graph: bool = True,
+        compile_blocks: bool = False,
+    ) -> None:
+        self.recipe, self.task, self.accelerator = recipe, task, accelerator
+        settings = recipe.optimization
+        self.shard = Shard(accelerator.process_index, accelerator.num_processes)
+        self.batches = Batches(task.train_count, settings.batch_size, recipe.seed, self.shard)
+        groups = settings.backbone_groups(backbone)
+        if compile_blocks:
+            compile_repeated(backbone)
+        self.model = recipe.build(backbone)
+        replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
+        self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
+        self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
+        self.position = Position(schedule=self.schedule.state())
+        self._mix = _mixing(recipe.regularization, task.classes)
+        criterion = functools.partial(_cross_entropy, label_smoothing=_smoothing(recipe.regularization))
+        step = TrainingStep(self.model, recipe.method, criterion)
+        self._step, self._optimizer = accelerator.prepare(step, self.optimizer)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self._update: Callable[..., dict[str, Tensor]] = Replayed(self._take_step) if replayed else self._take_step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps from the first to the last."""
+        return self.recipe.optimization.epochs * self.batches.per_epoch
+
+    def restore(self, position: Position) -> None:
+        """Go on from ``position``; the weights and the optimizer's state are loaded by then."""
+        self.position = position
+        self.schedule.restore(position.schedule)
+
+    def run(self, after_epoch: Callable[[Epoch], None], *, progress: bool) -> None:
+        """Train to the last step, telling ``after_epoch`` of every epoch."""
+        bar = tqdm(
+            total=self.total_steps, initial=self.position.step, desc="training", unit="step", disable=not progress
+        )
+        self._step.train()
+        sums, started = _Sums(), time.perf_counter()
+        with bar, memory_advice(self.recipe.optimization.batch_size):
+            for indices, loaded in self.task.load(self.batches.steps(self.position.step, self.total_steps)):
+                sums.add(self._one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
+                bar.update()
+                self.position.step = indices.step + 1
+                if self.position.step % self.batches.per_epoch == 0:
+                    epoch = self._finish_epoch(sums, started)
+                    bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
+                    after_epoch(epoch)
+                    sums, started = _Sums(), time.perf_counter()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.accelerator.device
+
+    def _one_step(self, step: int, samples: Tensor, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        set_seed(seed_of(self.recipe.seed, "step", step, self.shard.rank))
+        samples = samples.to(self.device, non_blocking=True)
+        images, labels = batch
+        if self._mix is not None:
+            images, labels = self._mix(self._scale(images, samples), labels)
+        self.schedule.before_step(step)
+        return self._update(images, labels, samples)
+
+    def _scale(self, images: Tensor, samples: Tensor) -> Tensor:
+        """Augmented and normalised images."""
+        return self.task.normalise(self.recipe.augmentation(images, Draws(self.recipe.seed, samples)))
+
+    def _take_step(self, images: Tensor, labels: Tensor, samples: Tensor) -> dict[str, Tensor]:
+        """Forward, backward and update, without ever looking at a number from the host."""
+        accelerator = self.accelerator
+        if self._mix is None:
+            images = self._scale(images, samples)
+        self._optimizer.zero_grad()
+        scalars = self._step(images, labels, self.recipe.seed, samples)
+        accelerator.backward(scalars["loss"])
+        # Loss and norm are the same in all processes, so that they skip together.
+        scalars["gradient"] = accelerator.clip_grad_norm_(self.parameters, self.recipe.optimization.clip or math.inf)
+        loss = accelerator.reduce(scalars["loss"].detach(), "mean")
+        finite = torch.isfinite(loss) & torch.isfinite(scalars["gradient"])
+        # Where this is one the fused optimizer leaves everything as it was, as it does for a gradient scaler.
+        self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self._optimizer.step()
+        return {name: torch.where(finite, value.detach(), 0) for name, value in scalars.items()} | {"taken": finite}
+
+    def _finish_epoch(self, sums: _Sums, started: float) -> Epoch:
+        names, values = list(sums.totals), torch.stack([v.double() for v in sums.totals.values()])
+        summed = dict(zip(names, self.accelerator.reduce(values, "mean").tolist(), strict=True))
+        taken = summed.pop("taken")
+        skipped = round(sums.steps - taken)
+        scalars = {name: value / taken if taken else math.nan for name, value in summed.items()}
+        scalars["learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
+        self.schedule.after_epoch(scalars["loss"])
+        self.position.schedule = self.schedule.state()
+        self.position.skipped += skipped
+        if self.position.skipped > self.recipe.max_skipped:
+            raise TrainingError(
+                f"{self.position.skipped} steps had a loss or gradient that is not finite and were skipped, more than "
+                f"--max-skipped {self.recipe.max_skipped} allows; lower --learning-rate or --canonicalizer-rate, or "
+                "look at the images"
+            )
+        number = self.position.step // self.batches.per_epoch
+        return Epoch(number, scalars, skipped, time.perf_counter() - started)
+
+
+class _Sums:
+    """Running sums that stay on the device until they are read."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, Tensor] = {}
+        self.steps = 0
+
+    def add(self, scalars: dict[str, Tensor]) -> None:
+        self.steps += 1
+        for name, value in scalars.items():
+            self.totals[name] = self.totals[name] + value if name in self.totals else value.float().clone()
+
+
+def evaluate(
+    model: nn.Module, task: Task, accelerator: Accelerator, *, batch_size: int, progress: bool
+) -> dict[str, Any]:
+    """Everything the task measures, of a model outside training."""
+    shard = Shard(accelerator.process_index, accelerator.num_processes)
+    model.eval()
+
+    def predict(images: Tensor) -> Tensor:
+        with accelerator.autocast():
+            return model(images)
+
+    # Evaluation has other batch sizes than training; compiling for them would take longer than they do.
+    with memory_advice(batch_size), torch.compiler.set_stance("force_eager"):
+        return task.evaluate(predict, accelerator.device, shard, progress=progress)
+
+
+def compile_repeated(backbone: nn.Module) -> None:
+    """Compile the blocks that a backbone repeats, each by itself: the compiler then works for seconds, not minutes."""
+    for holder in backbone.modules():
+        blocks = list(holder.children())
+        if isinstance(holder, nn.Sequential | nn.ModuleList) and len(blocks) > 1 and len(set(map(type, blocks))) == 1:
+            for block in blocks:
+                block.compile()
+
+
+class memory_advice:  # noqa: N801 (reads as a verb where it is used)
+    """Turn a full GPU into a sentence with the batch size to try."""
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise TrainingError(
+                f"out of GPU memory with batch size {self.batch_size}; "
+                f"try --batch-size {max(1, self.batch_size // 2)}, and --resume if the run had begun"
+            ) from error
+
+
+def _mixing(settings: Regularization, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+    """Random erasing, then mixup, as timm does them; None without either. They throw their dice on the host."""
+    if not (settings.random_erasing or settings.mixup or settings.cutmix):
+        return None
+    erase = RandomErasing(settings.random_erasing, mode="pixel", device="cpu")
+    mix = Mixup(settings.mixup, settings.cutmix, label_smoothing=settings.label_smoothing, num_classes=classes)
+
+    def apply(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        erase.device = images.device
+        images = erase(images)
+        return mix(images, labels) if settings.mixup or settings.cutmix else (images, labels)
+
+    return apply
+
+
+def _smoothing(settings: Regularization) -> float:
+    """Label smoothing left to the criterion: mixup smooths its own labels."""
+    return 0.0 if settings.mixup or settings.cutmix else settings.label_smoothing
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float) -> Tensor:
+    return F.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)

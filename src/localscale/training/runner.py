@@ -1,0 +1,236 @@
+"""Training and evaluating a recipe in a run's folder, through any interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import nn
+
+from localscale.errors import CheckpointError, ConfigError
+from localscale.extras import require
+from localscale.files import write_whole
+from localscale.training.backbones import create_backbone, normalisation
+from localscale.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
+from localscale.training.loop import Epoch, Loop, Position, evaluate
+from localscale.training.recipe import Recipe, to_dict
+from localscale.training.run import Log, Run
+
+__all__ = ["evaluate_run", "load_run", "make_backbone", "train"]
+
+PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    trackers: tuple[str, ...] = (),
+    cpu: bool = False,
+    cuda_graph: bool = True,
+    compile_blocks: bool = False,
+    checkpoint_seconds: float = 60.0,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Train and evaluate ``recipe`` in ``folder``; return its result, which is also ``result.json`` there.
+
+    Args:
+        recipe: what to do.
+        folder: where; new or empty unless ``resume``.
+        resume: go on from the folder's last checkpoint; without one, begin.
+        trackers: any of ``"tensorboard"`` and ``"wandb"``; ``log.jsonl`` is always written.
+        cpu: leave a GPU alone.
+        cuda_graph: on one GPU, record a step once and replay it, several times as fast for small backbones.
+        compile_blocks: compile the blocks that the backbone repeats, for some seconds at the start.
+        checkpoint_seconds: after an epoch, write a checkpoint if the last one is older than this.
+        progress: show bars.
+    """
+    recipe.check()
+    run = Run(folder)
+    accelerator = _accelerator(recipe, run, trackers, cpu=cpu)
+    with run.locked() if accelerator.is_main_process else contextlib.nullcontext():
+        if accelerator.is_main_process:
+            run.claim(recipe, resume=resume)
+        accelerator.wait_for_everyone()
+        found = run.result()
+        if found is None:
+            show = progress and accelerator.is_main_process
+            found = _train(
+                recipe,
+                run,
+                accelerator,
+                checkpoint_seconds,
+                cuda_graph=cuda_graph,
+                compile_blocks=compile_blocks,
+                progress=show,
+            )
+        accelerator.end_training()
+    return found
+
+
+def _train(
+    recipe: Recipe,
+    run: Run,
+    accelerator: Accelerator,
+    checkpoint_seconds: float,
+    *,
+    cuda_graph: bool,
+    compile_blocks: bool,
+    progress: bool,
+) -> dict[str, Any]:
+    torch.manual_seed(recipe.seed)
+    backbone, task = make_backbone(recipe)
+    loop = Loop(recipe, backbone, task, accelerator, cuda_graph=cuda_graph, compile_blocks=compile_blocks)
+    if run.checkpoint.exists():
+        state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
+        loop.restore(Position(**state["position"]))
+    epochs = Log(run.log)
+    epochs.cut(loop.position.step // loop.batches.per_epoch)
+    saved = time.monotonic()
+
+    def after_epoch(epoch: Epoch) -> None:
+        nonlocal saved
+        epochs.add({"epoch": epoch.number, "seconds": epoch.seconds, "skipped": epoch.skipped, **epoch.scalars})
+        accelerator.log(epoch.scalars, step=epoch.number)
+        if accelerator.is_main_process:
+            epochs.write()
+        if accelerator.is_main_process and time.monotonic() - saved >= checkpoint_seconds:
+            write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+            saved = time.monotonic()
+
+    loop.run(after_epoch, progress=progress)
+    if accelerator.is_main_process:
+        # The last checkpoint: an interruption while evaluating costs no training.
+        write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+    started = time.perf_counter()
+    metrics = evaluate(loop.model, task, accelerator, batch_size=recipe.optimization.batch_size, progress=progress)
+    result = {
+        "name": recipe.name,
+        "seed": recipe.seed,
+        "metrics": metrics,
+        "classes": task.classes,
+        "steps": loop.total_steps,
+        "skipped_steps": loop.position.skipped,
+        "seconds": {"training": epochs.seconds, "evaluation": time.perf_counter() - started},
+        "processes": accelerator.num_processes,
+        "machine": machine(accelerator.device),
+        "parameters": sum(p.numel() for p in loop.model.parameters()),
+        "last_epoch": epochs.last,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "recipe": to_dict(recipe),
+    }
+    if accelerator.is_main_process:
+        write_weights(run.weights, loop.model, {"name": recipe.name})
+        write_whole(run.result_file, json.dumps(result, indent=2) + "\n")
+        run.checkpoint.unlink(missing_ok=True)
+    return result
+
+
+def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:
+    """The backbone with its start weights, and the task."""
+    if recipe.needs_start and recipe.start is None:
+        raise ConfigError(
+            f"{recipe.name} goes on from a finished run of {recipe.needs_start}: train that first, then add "
+            f"--start runs/{recipe.needs_start}/seed{recipe.seed}"
+        )
+    bare = create_backbone(recipe.backbone, classes=0, pretrained="none", image_size=recipe.data.image_size)
+    task = recipe.data.task(normalisation(bare), recipe.optimization.batch_size)
+    backbone = create_backbone(
+        recipe.backbone,
+        classes=task.classes,
+        pretrained="none" if recipe.start is not None else recipe.pretrained,
+        image_size=recipe.data.image_size,
+        drop_path=recipe.regularization.drop_path,
+        fresh_head=task.fresh_head,
+    )
+    if recipe.start is not None:
+        _start_from(backbone, recipe, task.classes)
+    return backbone, task
+
+
+def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
+    assert recipe.start is not None
+    earlier = Run(recipe.start)
+    before = earlier.recipe()
+    if earlier.result() is None:
+        raise CheckpointError(f"the run in {recipe.start} is not finished; finish it with --resume first")
+    if before.backbone != recipe.backbone:
+        raise CheckpointError(
+            f"{recipe.start} trained {before.backbone}, not {recipe.backbone}; start from a run of the same backbone"
+        )
+    model = before.build(backbone)
+    try:
+        read_weights(earlier.weights, model)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; this task has {classes} classes") from error
+    unwrap = getattr(model, "unwrap", None)
+    if unwrap is not None:
+        unwrap()
+
+
+def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
+    """The trained model of a finished run, ready to be asked.
+
+    >>> model = load_run("runs/mnist-deit_tiny-dec/seed0")  # doctest: +SKIP
+    """
+    run = Run(Path(folder))
+    recipe = run.recipe()
+    if run.result() is None:
+        raise CheckpointError(f"the run in {folder} is not finished; finish it with --resume first")
+    result = run.result()
+    assert result is not None
+    backbone = create_backbone(
+        recipe.backbone, classes=result["classes"], pretrained="none", image_size=recipe.data.image_size
+    )
+    model = recipe.build(backbone)
+    read_weights(run.weights, model)
+    return model.to(device).eval()
+
+
+def evaluate_run(folder: Path, recipe: Recipe, *, cpu: bool = False, progress: bool = False) -> dict[str, Any]:
+    """Measure a finished run again, with the data of ``recipe``, which may differ from the run's own."""
+    recipe.check()
+    run = Run(folder)
+    accelerator = _accelerator(recipe, run, (), cpu=cpu)
+    model = load_run(folder, device=str(accelerator.device))
+    backbone = create_backbone(recipe.backbone, classes=0, pretrained="none", image_size=recipe.data.image_size)
+    task = recipe.data.task(normalisation(backbone), recipe.optimization.batch_size)
+    classes = (run.result() or {})["classes"]
+    if classes != task.classes:
+        raise CheckpointError(f"the run in {folder} answers with {classes} classes; these data have {task.classes}")
+    return evaluate(model, task, accelerator, batch_size=recipe.optimization.batch_size, progress=progress)
+
+
+def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bool) -> Accelerator:
+    for tracker in trackers:
+        require(tracker, "train")
+    AcceleratorState._reset_state()  # accelerate keeps the last one's precision otherwise
+    accelerator = Accelerator(
+        mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder
+    )
+    if trackers:
+        accelerator.init_trackers("localscale", config={"recipe": json.dumps(to_dict(recipe))})
+    return accelerator
+
+
+def machine(device: torch.device) -> str:
+    """The hardware, in words."""
+    if device.type == "cuda":
+        return f"one {torch.cuda.get_device_name(device)}"
+    return f"{torch.get_num_threads()} threads of a {platform.machine()} CPU"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "from source"
