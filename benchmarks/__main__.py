@@ -1,4 +1,4 @@
-"""Measure and write results: ``python -m benchmarks [--suite core|data] [--device cuda] [--json FILE] [--quick]``.
+"""Measure and write results: ``python -m benchmarks [--suite core|data|training] [--device cuda] [--quick]``.
 
 Prints a table per measurement, writes them as JSON, and renders every ``results/*.json`` into ``docs/results.md``.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks import core, data
-from benchmarks.render import render_table
+from benchmarks import core, data, training
 from benchmarks.results import ROOT, render, save
+from localscale.results import render_table
 
-SUITES = {"core": core, "data": data}
+SUITES = {"core": core, "data": data, "training": training}
 
 
 def main() -> None:

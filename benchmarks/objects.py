@@ -13,10 +13,10 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.measurement import Table
-from benchmarks.render import render_table
 from benchmarks.results import ROOT, render, save
 from localscale.data.generation.job import Sample, build, run
 from localscale.data.objects import ObjectsOptions, objects_job
+from localscale.results import render_table
 
 TARGET = 0.35  # seconds per image and core, at four samples per pixel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement import Table
-from benchmarks.render import render_page
 from localscale.files import write_whole
+from localscale.results import render_page
 
 ROOT = Path(__file__).parent.parent
 

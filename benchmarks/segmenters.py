@@ -18,7 +18,6 @@ from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.measurement import Table
-from benchmarks.render import render_table
 from benchmarks.results import ROOT, render, save
 from localscale.data.generation.job import Skip
 from localscale.data.imagenet.evidence import evidence_box, load_classifier
@@ -29,6 +28,7 @@ from localscale.data.imagenet.options import ImageNetOptions
 from localscale.data.imagenet.pictures import Box, Picture, bounding_box
 from localscale.data.imagenet.stages import SEGMENTERS, Segmenter
 from localscale.data.images import read_image
+from localscale.results import render_table
 
 PACKAGES = ("localscale", "torch", "timm", "onnxruntime", "opencv-python-headless")
 BORDER, OBJECT = 128, 255

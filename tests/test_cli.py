@@ -71,7 +71,7 @@ def test_stopping_says_how_to_go_on(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("localscale.cli.generate", stop)
+    monkeypatch.setattr("localscale.cli.data.generate", stop)
     with pytest.raises(SystemExit) as stopped:
         main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "3", "--no-download"])
     assert stopped.value.code == 130

@@ -70,9 +70,10 @@ class Loop:
         self.shard = Shard(accelerator.process_index, accelerator.num_processes)
         self.batches = Batches(task.train_count, settings.batch_size, recipe.seed, self.shard)
         groups = settings.backbone_groups(backbone)
-        if compile_blocks:
-            compile_repeated(backbone)
+        blocks = repeated_blocks(backbone) if compile_blocks else []
         self.model = recipe.build(backbone)
+        for block in blocks:
+            block.compile()
         replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
@@ -103,7 +104,7 @@ class Loop:
         sums, started = _Sums(), time.perf_counter()
         with bar, memory_advice(self.recipe.optimization.batch_size):
             for indices, loaded in self.task.load(self.batches.steps(self.position.step, self.total_steps)):
-                sums.add(self._one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
+                sums.add(self.one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
                 bar.update()
                 self.position.step = indices.step + 1
                 if self.position.step % self.batches.per_epoch == 0:
@@ -117,7 +118,8 @@ class Loop:
         """Where the model is."""
         return self.accelerator.device
 
-    def _one_step(self, step: int, samples: Tensor, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def one_step(self, step: int, samples: Tensor, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Train on one batch, images in [0,1] and labels; return what is logged, on the device."""
         set_seed(seed_of(self.recipe.seed, "step", step, self.shard.rank))
         samples = samples.to(self.device, non_blocking=True)
         images, labels = batch
@@ -196,13 +198,14 @@ def evaluate(
         return task.evaluate(predict, accelerator.device, shard, progress=progress)
 
 
-def compile_repeated(backbone: nn.Module) -> None:
-    """Compile the blocks that a backbone repeats, each by itself: the compiler then works for seconds, not minutes."""
+def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
+    """The blocks that a backbone repeats; compiling each by itself takes seconds where the whole takes minutes."""
+    found = []
     for holder in backbone.modules():
         blocks = list(holder.children())
         if isinstance(holder, nn.Sequential | nn.ModuleList) and len(blocks) > 1 and len(set(map(type, blocks))) == 1:
-            for block in blocks:
-                block.compile()
+            found += blocks
+    return found
 
 
 class memory_advice:  # noqa: N801 (reads as a verb where it is used)

@@ -138,15 +138,15 @@ class ImageNetDECJoint(ImageNetDEC):
 def _supervised() -> DEC:
     return DEC(
         sites=(INPUT,),
-        knots=(6,),
+        knots=(10,),
         update="compose",
         channels=(32, 64, 128, 128),
         solver="plain",
         solver_steps=4,
         gradient="unrolled",
         supervision=1.0,
-        prior=0.1,
-        supervised_scaling=RandomScaling(strength=GENTLE),
+        prior=0.01,
+        supervised_scaling=RandomScaling(strength=GENTLE, knots=10),
     )
 
 

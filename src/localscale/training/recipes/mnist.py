@@ -35,6 +35,7 @@ class MNISTRecipe(Recipe):
 
     epochs_by_default: ClassVar[int] = FIRST
     starts_from: ClassVar[str] = ""
+    canonicalizer_rate: ClassVar[float] = 0.0  # the backbone's
 
     data: MNISTData = field(default_factory=MNISTData)
     augmentation: RandomScaling = field(default_factory=_augmentation)
@@ -111,18 +112,22 @@ class MNISTDECJoint(MNISTDEC):
 
 
 def _supervised() -> DEC:
-    """Compose and equivariance supervision: ours. Four layers, so that a canonicalizer sees a whole digit."""
+    """Compose and equivariance supervision: ours.
+
+    Four layers, so that a canonicalizer sees a whole digit, and ten knots, so that a map can make one digit larger and
+    leave its neighbours alone.
+    """
     return DEC(
         sites=(INPUT,),
-        knots=(6,),
+        knots=(10,),
         update="compose",
         channels=(32, 64, 128, 128),
         solver="plain",
         solver_steps=4,
         gradient="unrolled",
         supervision=1.0,
-        prior=0.1,
-        supervised_scaling=_augmentation(),
+        prior=0.01,
+        supervised_scaling=RandomScaling(strength=2.0, knots=10),
     )
 
 
@@ -132,6 +137,8 @@ class MNISTDECCompose(MNISTAugPlus):
 
     localscale train mnist-deit_tiny-dec_compose --start runs/mnist-deit_tiny-aug/seed0
     """
+
+    canonicalizer_rate: ClassVar[float] = 2e-3
 
     method: DEC = field(default_factory=_supervised)
 
@@ -189,7 +196,9 @@ def _make(prefix: str, row: str, backbone: Backbone) -> Recipe:
         backbone=backbone.timm_name,
         needs_start=f"{prefix}-{kind.starts_from}" if kind.starts_from else "",
         optimization=Optimization(
-            epochs=kind.epochs_by_default, learning_rate=backbone.mnist_rate, canonicalizer_rate=backbone.mnist_rate
+            epochs=kind.epochs_by_default,
+            learning_rate=backbone.mnist_rate,
+            canonicalizer_rate=kind.canonicalizer_rate or backbone.mnist_rate,
         ),
     )
     return dataclasses.replace(recipe, method=at_sites(recipe.method, backbone))

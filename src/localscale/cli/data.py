@@ -1,24 +1,21 @@
-"""The command line: ``localscale data mnist|objects|imagenet|fetch|show``."""
+"""``localscale data mnist|objects|imagenet|fetch|show``: make, fetch and look at the datasets."""
 
 from __future__ import annotations
 
-import logging
-import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
+from tyro.conf import subcommand
 
 from localscale.data.generation import Job, generate
 from localscale.data.imagenet.options import ImageNetOptions
 from localscale.data.mnist.job import MNISTOptions
 from localscale.data.objects.options import ObjectsOptions
-from localscale.errors import ConfigError, DataError, LocalScaleError
+from localscale.errors import ConfigError, DataError
 
-__all__ = ["main"]
+__all__ = ["Data"]
 
 
 @dataclass(frozen=True)
@@ -170,36 +167,3 @@ class Data:
 
     def run(self) -> None:
         self.command.run()
-
-
-@dataclass(frozen=True)
-class Version:
-    """Print the versions of localscale and of what it stands on."""
-
-    def run(self) -> None:
-        for package in ("localscale", "torch", "torchvision", "timm", "transformers", "ray"):
-            try:
-                print(f"{package} {metadata.version(package)}")
-            except metadata.PackageNotFoundError:
-                print(f"{package} (not installed)")
-
-
-Command = Annotated[Data, subcommand("data")] | Annotated[Version, subcommand("version")]
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; every expected error is a sentence and exit status 1."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    command = tyro.cli(
-        OmitSubcommandPrefixes[OmitArgPrefixes[Command]],  # type: ignore[misc]  # an alias is no class to mypy
-        prog="localscale",
-        description="Vision models that stay consistent when parts of an image change size.",
-        args=arguments,
-    )
-    try:
-        command.run()
-    except LocalScaleError as error:
-        raise SystemExit(f"localscale: {error}") from None
-    except KeyboardInterrupt:
-        print("\nlocalscale: stopped; the same command goes on from here", file=sys.stderr)
-        raise SystemExit(130) from None
