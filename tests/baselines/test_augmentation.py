@@ -46,6 +46,12 @@ def test_every_sample_seed_and_name_has_a_map_of_its_own():
     assert len(drawn.unique(dim=0)) == 60
 
 
+@EACH_FAMILY
+def test_both_axes_have_numbers_of_their_own(family: str):
+    x, y = RandomScaling(family=family).maps(draws(20)).logits()
+    assert ((x - y).flatten(1).abs().amax(dim=1) > 0.1).all()
+
+
 @pytest.mark.parametrize("scaling", [RandomScaling(probability=0.0), RandomScaling(strength=0.0)])
 def test_without_probability_or_strength_images_stay_bitwise(scaling: RandomScaling):
     pictures = images()

@@ -84,6 +84,18 @@ def test_the_order_of_a_batch_does_not_matter(name: str):
 
 
 @EACH
+def test_autocast_changes_the_loss_by_rounding_only(name: str):
+    step = step_of(name)
+    exact = step(images(), LABELS, 0, INDEX)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = step(images(), LABELS, 0, INDEX)
+    for key, value in exact.items():
+        torch.testing.assert_close(found[key].float(), value, atol=0.02, rtol=0.05)
+    found["loss"].backward()
+    assert all(torch.isfinite(p.grad).all() for p in step.parameters())
+
+
+@EACH
 def test_soft_labels_weigh_the_losses_of_their_classes(name: str):
     step = step_of(name)
 

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ def test_uneven_batches_give_what_the_functions_give_on_everything(sizes: tuple[
 
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD)
+    patience = timedelta(seconds=60)
+    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=patience)
     try:
         first, second, last = batches(answers(), 9, 8, 6)
         found = streamed([first, second] if rank == 0 else [last])
@@ -144,8 +145,9 @@ def worker(rank: int, folder: str) -> None:
 
 
 def test_two_processes_with_uneven_shares_give_what_one_gives(tmp_path: Path, monkeypatch):
+    """Forked: each would spend seconds on importing torchmetrics otherwise."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.spawn(worker, args=(str(tmp_path),), nprocs=WORLD)
+    torch.multiprocessing.start_processes(worker, args=(str(tmp_path),), nprocs=WORLD, start_method="fork")
     for rank in range(WORLD):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == pytest.approx(functional(), rel=1e-6)
 

@@ -1,5 +1,6 @@
 """Locally scaled MNIST as a task: its images are the dataset's, its metrics those of a slow loop."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -31,7 +32,7 @@ def make(digits: Path, **changes: Any) -> MNISTTask:
 
 def bracket_of(task: MNISTTask, low: float, high: float, count: int) -> LocallyScaledMNIST:
     return LocallyScaledMNIST(
-        train=False, count=count, factors=(low, high), image_size=32, digits=few_digits(train=False)
+        train=False, count=count, factors=(low, high), image_size=32, digits=task.test.digits
     )
 
 
@@ -81,11 +82,9 @@ def test_training_images_are_the_datasets_own(digits: Path):
 
 
 def test_other_data_seeds_are_other_images(digits: Path):
-    from dataclasses import replace
-
     indices = next(Batches(40, 8, seed=0).steps(0, 1))
     data = tiny(digits).data
-    first, second = (replace(data, data_seed=seed).task(NORMALISE, 8).images(indices, None, CPU)[0] for seed in (0, 1))
+    first, second = (dataclasses.replace(data, data_seed=seed).task(NORMALISE, 8).images(indices, None, CPU)[0] for seed in (0, 1))
     assert not torch.equal(first, second)
 
 

@@ -74,8 +74,10 @@ def create_backbone(
     settings: dict[str, Any] = {"num_classes": classes}
     if drop_path:
         settings["drop_path_rate"] = drop_path
-    if timm.create_model(base, num_classes=0).pretrained_cfg["input_size"][-1] != image_size:
-        settings["img_size"] = image_size
+    with torch.device("meta"):
+        sketch: Any = timm.create_model(base, num_classes=0)
+    if hasattr(sketch, "patch_embed") and sketch.pretrained_cfg["input_size"][-1] != image_size:
+        settings["img_size"] = image_size  # convolutions take any size
     try:
         model = timm.create_model(name, pretrained=pretrained == "timm", **settings)
     except TypeError as error:

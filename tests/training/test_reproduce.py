@@ -1,0 +1,113 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from localscale.errors import ConfigError
+from localscale.training.recipes import RECIPES
+from localscale.training.reproduce import Cell, Settings, collect, plan, reproduce
+from localscale.training.run import Run
+from localscale.training.tables import TABLES, Row
+
+SMALL = (
+    *("data.root=embedded", "data.image_size=32", "data.train_count=8", "batch_size=4", "epochs=1", "warmup_epochs=0"),
+    *("data.test_count=2", "data.bracket_count=0", "data.variants=1", "pretrained=none", "precision=no"),
+)
+
+
+def finish(cell: Cell, **result: object) -> None:
+    cell.folder.mkdir(parents=True)
+    Run(cell.folder).result_file.write_text(json.dumps(result))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_plans_existing_recipes_once_each_and_starts_before_what_starts_from_them(name, tmp_path):
+    cells = plan(name, seeds=2, out=tmp_path)
+    table = TABLES[name]
+    assert len(cells) == len({cell.folder for cell in cells}) == 2 * len(table.backbones) * len(table.rows)
+    seen = set()
+    for cell in cells:
+        assert cell.recipe in RECIPES
+        assert cell.start is None or cell.start in seen
+        seen.add(cell.folder)
+
+
+def test_rows_that_start_from_others_and_joint_rows_share_one_budget(tmp_path):
+    epochs = {}
+    for cell in plan("mnist-tiny", seeds=1, out=tmp_path):
+        epochs[cell.row.name] = int(cell.arguments[cell.arguments.index("--epochs") + 1])
+    assert epochs["aug"] + epochs["aug_plus"] == epochs["aug_long"] == epochs["dec_joint"] == epochs["dec_compose_joint"]
+    assert len({epochs[row] for row in ("aug_plus", "canon", "invl", "dec", "dec_compose")}) == 1
+
+
+def test_only_picks_cells_and_what_they_start_from(tmp_path):
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="canon")
+    assert [cell.row.name for cell in cells] == ["aug", "canon"]
+    with pytest.raises(ConfigError, match="no cell of mnist-tiny is called so"):
+        plan("mnist-tiny", seeds=1, out=tmp_path, only="cannon")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "mnist-tny", "seeds": 1}, "did you mean mnist-tiny"),
+        ({"name": "mnist-tiny", "seeds": 0}, "--seeds 0; expected at least 1"),
+        ({"name": "mnist-tiny", "seeds": 1, "overrides": ("epochs",)}, "expected field=value"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(arguments, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        plan(arguments.pop("name"), out=tmp_path, **arguments)
+
+
+def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it(tmp_path, monkeypatch):
+    cells = plan("mnist-tiny", seeds=2, out=tmp_path)
+    finish(cells[0])
+    ran = []
+
+    def pretend(cell: Cell) -> str:
+        ran.append(cell.folder)
+        if cell.start is not None and not Run(cell.start).result_file.exists():
+            return f"{cell.folder}: not finished"
+        if cell.row.name == "aug":
+            return f"{cell.folder}: exit status 1"
+        finish(cell)
+        return ""
+
+    monkeypatch.setattr("localscale.training.reproduce.run_cell", pretend)
+    failed = reproduce(cells, Settings(jobs=3))
+    assert cells[0].folder not in ran
+    assert len(ran) == len(set(ran)) == len(cells) - 1
+    from_second = [cell for cell in cells if cell.seed == 1 and (cell.row.name == "aug" or cell.start is not None)]
+    assert len(failed) == len(from_second)
+    assert sum(cell.finished() for cell in cells) == len(cells) - len(from_second)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, tmp_path):
+    if engine == "ray":
+        pytest.importorskip("ray")
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=SMALL, flags=("--cpu",))
+    failed = reproduce(cells, Settings(jobs=2, engine=engine, gpus_per_run=0))
+    assert failed == []
+    found = collect("mnist-tiny", cells, "a command")
+    assert [run["row"] for run in found["runs"]] == ["aug", "aug_plus"]
+    assert [run["budget_epochs"] for run in found["runs"]] == [1, 2]
+    before = (cells[0].folder / "weights.safetensors").stat().st_mtime_ns
+    assert reproduce(cells, Settings()) == []
+    assert (cells[0].folder / "weights.safetensors").stat().st_mtime_ns == before
+
+
+def test_what_went_wrong_in_a_run_is_told(tmp_path):
+    folder = tmp_path / "deit_tiny-aug" / "seed0"
+    cell = Cell(Row("Aug", "aug"), "deit_tiny", 0, "mnist-deit_tiny-aug", ("--epochs", "0"), folder, None)
+    (message,) = reproduce([cell], Settings())
+    assert "epochs is 0; expected a positive number" in message
+    assert str(folder.with_suffix(".txt")) in message
+    missing = Cell(Row("Aug+", "aug_plus"), "deit_tiny", 0, "mnist-deit_tiny-aug_plus", (), tmp_path / "b", Path("nowhere"))
+    assert "which is not finished" in reproduce([missing], Settings())[0]
+
+
+def test_nothing_finished_is_nothing_to_write(tmp_path):
+    with pytest.raises(ConfigError, match="no run of mnist-tiny is finished"):
+        collect("mnist-tiny", plan("mnist-tiny", seeds=1, out=tmp_path), "a command")
