@@ -111,7 +111,6 @@ def test_unknown_divergences_name_the_near_miss():
         answer_divergence(ANSWERS, SCALED, "js")
 
 
-@pytest.mark.xfail(strict=True, reason="found only at the first step")
 def test_an_unknown_divergence_is_refused_at_the_door():
     with pytest.raises(ConfigError, match=r"^no divergence 'square': did you mean squared\?$"):
         InvL(divergence="square").check()

@@ -84,13 +84,16 @@ def test_the_order_of_a_batch_does_not_matter(name: str):
 
 
 @EACH
-def test_autocast_changes_the_loss_by_rounding_only(name: str):
+def test_autocast_rounds_the_loss_and_not_the_maps(name: str):
+    """What is found out about the image's map is the same to the last bit."""
     step = step_of(name)
     exact = step(images(), LABELS, 0, INDEX)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = step(images(), LABELS, 0, INDEX)
     for key, value in exact.items():
-        torch.testing.assert_close(found[key].float(), value, atol=0.02, rtol=0.05)
+        if key.startswith("input/") or key in ("prior", "supervision"):
+            assert torch.equal(found[key], value), key
+        torch.testing.assert_close(found[key], value, atol=0.02, rtol=0.01)
     found["loss"].backward()
     assert all(torch.isfinite(p.grad).all() for p in step.parameters())
 

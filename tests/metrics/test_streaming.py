@@ -195,7 +195,6 @@ def test_a_scale_without_images_is_nan_and_so_is_the_mean():
     assert math.isnan(found.mean)
 
 
-@pytest.mark.xfail(strict=True, reason="a mean over nothing is NaN, and stays in the sum")
 def test_a_batch_without_images_changes_nothing():
     metric = InvarianceError()
     metric.update(torch.zeros(0, 2), torch.zeros(0, 3, 2))
@@ -217,12 +216,9 @@ def test_scales_are_given_once_each(scales: tuple[float, ...]):
     assert str(error.value) == f"scales are {scales}; expected at least one, each once"
 
 
-BAD_TEXT = pytest.mark.xfail(strict=True, raises=(IndexError, RuntimeError, TypeError), reason="torch's own error")
-
-
 @pytest.mark.parametrize(
     ("reference", "variants"),
-    [((2, 3), (2, 3)), ((2, 3), (3, 4, 3)), ((2, 3), (2, 0, 3)), pytest.param((2, 3), (2,), marks=BAD_TEXT)],
+    [((2, 3), (2, 3)), ((2, 3), (3, 4, 3)), ((2, 3), (2, 0, 3)), ((2, 3), (2,))],
 )
 def test_invariance_error_names_the_shapes(reference: tuple[int, ...], variants: tuple[int, ...]):
     metric = InvarianceError()
@@ -237,17 +233,18 @@ def test_invariance_error_names_the_shapes(reference: tuple[int, ...], variants:
         ((4,), (4,), (4,)),
         ((4, 3), (4, 1), (4,)),
         ((4, 3), (5,), ()),
-        pytest.param((4, 3), (5,), (4,), marks=BAD_TEXT),
-        pytest.param((4, 3), (4,), (3,), marks=BAD_TEXT),
-        pytest.param((4, 3), (4,), (4, 1), marks=BAD_TEXT),
-        pytest.param((4, 3), (), (), marks=BAD_TEXT),
+        ((4, 3), (5,), (4,)),
+        ((4, 3), (4,), (3,)),
+        ((4, 3), (4,), (4, 1)),
+        ((4, 3), (), ()),
     ],
 )
 def test_per_scale_accuracy_names_the_shapes(logits, labels, scales):
     metric = PerScaleAccuracy(SCALES)
     with pytest.raises(ShapeError) as error:
         metric.update(torch.zeros(logits), torch.zeros(labels), torch.ones(scales))
-    assert f"logits have shape {logits} and labels {labels}" in str(error.value)
+    assert f"logits have shape {logits}" in str(error.value)
+    assert f"labels {labels}" in str(error.value)
 
 
 # Imports.

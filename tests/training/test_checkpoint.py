@@ -91,7 +91,11 @@ def test_the_file_is_plain_safetensors(path: Path):
     tensors = safetensors.torch.load_file(path)
     model, _ = trained()
     assert {name for name in tensors if name.startswith("model.")} == {f"model.{name}" for name in model.state_dict()}
-    assert {name.split(".")[2] for name in tensors if name.startswith("optimizer.")} == {"exp_avg", "exp_avg_sq", "step"}
+    assert {name.split(".")[2] for name in tensors if name.startswith("optimizer.")} == {
+        "exp_avg",
+        "exp_avg_sq",
+        "step",
+    }
     assert len([name for name in tensors if name.startswith("optimizer.")]) == 3 * len(list(model.parameters()))
 
 

@@ -222,4 +222,3 @@ def test_metrics_are_those_of_a_slow_loop(workers: int, data: ImageNetData):
     assert found["per_scale"]["std"] == pytest.approx(np.std(list(accuracy.values())))
     assert errors["squared"] > 1e-3
     assert found["invariance_error"] == pytest.approx(errors, rel=1e-4)
-

@@ -31,15 +31,15 @@ def make(digits: Path, **changes: Any) -> MNISTTask:
 
 
 def bracket_of(task: MNISTTask, low: float, high: float, count: int) -> LocallyScaledMNIST:
-    return LocallyScaledMNIST(
-        train=False, count=count, factors=(low, high), image_size=32, digits=task.test.digits
-    )
+    return LocallyScaledMNIST(train=False, count=count, factors=(low, high), image_size=32, digits=task.test.digits)
 
 
 def linear(task: MNISTTask) -> Predict:
     """A linear model that is right about some of the images it will be asked about, and sure of it."""
     drawn = [task.test.renderer()(torch.arange(0, 9, 2))]
-    drawn += [bracket_of(task, *bracket, 4).renderer()(torch.tensor([number])) for number, bracket in enumerate(BRACKETS)]
+    drawn += [
+        bracket_of(task, *bracket, 4).renderer()(torch.tensor([number])) for number, bracket in enumerate(BRACKETS)
+    ]
     known = NORMALISE(torch.cat([images for images, _ in drawn])).flatten(1).double()
     right = 20 * torch.nn.functional.one_hot(torch.cat([labels for _, labels in drawn]), 1000).double()
     weights = torch.linalg.lstsq(known, right).solution
@@ -84,7 +84,9 @@ def test_training_images_are_the_datasets_own(digits: Path):
 def test_other_data_seeds_are_other_images(digits: Path):
     indices = next(Batches(40, 8, seed=0).steps(0, 1))
     data = tiny(digits).data
-    first, second = (dataclasses.replace(data, data_seed=seed).task(NORMALISE, 8).images(indices, None, CPU)[0] for seed in (0, 1))
+    first, second = (
+        dataclasses.replace(data, data_seed=seed).task(NORMALISE, 8).images(indices, None, CPU)[0] for seed in (0, 1)
+    )
     assert not torch.equal(first, second)
 
 

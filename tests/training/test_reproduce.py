@@ -36,7 +36,9 @@ def test_rows_that_start_from_others_and_joint_rows_share_one_budget(tmp_path):
     epochs = {}
     for cell in plan("mnist-tiny", seeds=1, out=tmp_path):
         epochs[cell.row.name] = int(cell.arguments[cell.arguments.index("--epochs") + 1])
-    assert epochs["aug"] + epochs["aug_plus"] == epochs["aug_long"] == epochs["dec_joint"] == epochs["dec_compose_joint"]
+    assert (
+        epochs["aug"] + epochs["aug_plus"] == epochs["aug_long"] == epochs["dec_joint"] == epochs["dec_compose_joint"]
+    )
     assert len({epochs[row] for row in ("aug_plus", "canon", "invl", "dec", "dec_compose")}) == 1
 
 
@@ -104,7 +106,9 @@ def test_what_went_wrong_in_a_run_is_told(tmp_path):
     (message,) = reproduce([cell], Settings())
     assert "epochs is 0; expected a positive number" in message
     assert str(folder.with_suffix(".txt")) in message
-    missing = Cell(Row("Aug+", "aug_plus"), "deit_tiny", 0, "mnist-deit_tiny-aug_plus", (), tmp_path / "b", Path("nowhere"))
+    missing = Cell(
+        Row("Aug+", "aug_plus"), "deit_tiny", 0, "mnist-deit_tiny-aug_plus", (), tmp_path / "b", Path("nowhere")
+    )
     assert "which is not finished" in reproduce([missing], Settings())[0]
 
 

@@ -87,7 +87,9 @@ def test_weights_that_cannot_be_downloaded_are_told(monkeypatch: pytest.MonkeyPa
         return create(name, **settings)
 
     monkeypatch.setattr(timm, "create_model", offline)
-    told = r"weights of test_vit cannot be loaded \(OSError: Name or service not known\); check .* --pretrained FILE, or"
+    told = (
+        r"weights of test_vit cannot be loaded \(OSError: Name or service not known\); check .* --pretrained FILE, or"
+    )
     with pytest.raises(DataError, match=told):
         create_backbone("test_vit", classes=3, pretrained="timm", image_size=160)
     create_backbone("test_vit", classes=3, pretrained="none", image_size=160)
@@ -128,7 +130,9 @@ def test_a_file_that_does_not_fit_is_refused(change: str, file: Path):
     count = {"strange": "1 tensors are strange to it and 0 are missing", "missing": "0 .* and 1 are", "shape": "1 .* 0"}
     model = vit()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(CheckpointError, match=rf"does not fit VisionTransformer: {count[change]}.*, such as blocks\.[26]"):
+    with pytest.raises(
+        CheckpointError, match=rf"does not fit VisionTransformer: {count[change]}.*, such as blocks\.[26]"
+    ):
         load_weights(model, file)
     assert differing(model, before) == set(), "nothing is half loaded"
 
@@ -144,7 +148,9 @@ def test_a_file_that_cannot_be_read_is_told(file: Path):
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match=r"vit.safetensors is not a readable safetensors file"):
         load_weights(vit(), file)
-    with pytest.raises(CheckpointError, match=r"no weights at .*gone.*; name an existing safetensors file, timm or none"):
+    with pytest.raises(
+        CheckpointError, match=r"no weights at .*gone.*; name an existing safetensors file, timm or none"
+    ):
         create_backbone("test_vit", classes=10, pretrained=str(file.with_name("gone")), image_size=32)
 
 

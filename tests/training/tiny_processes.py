@@ -69,12 +69,11 @@ def die_while_saving(number: int) -> None:
     safetensors.torch.save_file = half
 
 
-def die_in(name: str) -> None:
-    """In a function of the runner: its evaluation, or writing its weights or its result."""
-    setattr(runner, name, lambda *arguments, **rest: die())
+def die_while_evaluating(_: Any) -> None:
+    runner.evaluate = lambda *arguments, **rest: die()  # type: ignore[assignment,attr-defined]
 
 
-def die_after_weights() -> None:
+def die_before_the_result(_: Any) -> None:
     runner.write_whole = lambda path, data: die()  # type: ignore[assignment,attr-defined]
 
 
@@ -88,10 +87,19 @@ def slowly(seconds: float) -> None:
     Loop.one_step = step  # type: ignore[method-assign]
 
 
-def train_and(recipe: Recipe, folder: Path, prepare: Callable[..., None], *arguments: Any) -> None:
+def train_and(
+    recipe: Recipe, folder: Path, prepare: Callable[[Any], None], detail: Any = None, checkpoint_seconds: float = 0
+) -> None:
+    """Train, or go on with it, after ``prepare`` has laid its trap."""
     torch.set_num_threads(1)
-    prepare(*arguments)
-    train(recipe, folder, resume=True, cpu=True, checkpoint_seconds=0)
+    prepare(detail)
+    train(recipe, folder, resume=True, cpu=True, checkpoint_seconds=checkpoint_seconds)
+
+
+def killed(recipe: Recipe, folder: Path, prepare: Callable[[Any], None], detail: Any = None, **rest: float) -> bool:
+    process = start(train_and, recipe, folder, prepare, detail, *rest.values())
+    process.join(60)
+    return process.exitcode == -signal.SIGKILL
 
 
 # Runs of two

@@ -20,7 +20,7 @@ from localscale.warp import unscale
 __all__ = ["Canon", "DiscreteCanonicalizer", "EnergyCNN", "profiles"]
 
 
-def profiles(count: int, knots: int, strength: float) -> Tensor:
+def profiles(count: int, knots: int, strength: float, device: torch.device | str | None = None) -> Tensor:
     """``count`` raw parameter vectors of one axis, ``(count, knots − 1)``: the identity, then ± cosines.
 
     The first cosine enlarges one side at the cost of the other, the second the middle, and so on.
@@ -28,9 +28,9 @@ def profiles(count: int, knots: int, strength: float) -> Tensor:
     >>> profiles(3, 4, 1.0)[0]
     tensor([0., 0., 0.])
     """
-    place = (torch.arange(knots - 1) + 0.5) / (knots - 1)
+    place = (torch.arange(knots - 1, device=device) + 0.5) / (knots - 1)
     waves = [strength * sign * torch.cos(math.pi * k * place) for k in range(1, count) for sign in (1, -1)]
-    return torch.stack([torch.zeros(knots - 1), *waves])[:count]
+    return torch.stack([torch.zeros_like(place), *waves])[:count]
 
 
 class EnergyCNN(nn.Module):
@@ -61,9 +61,6 @@ class DiscreteCanonicalizer(nn.Module):
     True
     """
 
-    maps_x: Tensor
-    maps_y: Tensor
-
     def __init__(
         self,
         base: nn.Module,
@@ -76,28 +73,28 @@ class DiscreteCanonicalizer(nn.Module):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        per_axis = math.isqrt(configurations)
-        if per_axis**2 != configurations or per_axis < 1:
-            raise ConfigError(
-                f"{configurations} configurations are not a square; expected one map of x for each map of y: 25, 64 …"
-            )
+        check_configurations(configurations, knots, strength)
+        self.profile = (math.isqrt(configurations), knots, strength)
         self.base, self.energy = base, EnergyCNN(channels)
         self.resolution, self.temperature = resolution, temperature
-        axis = offsets_from_logits(profiles(per_axis, knots, strength))
-        x, y = (grid.flatten() for grid in torch.meshgrid(*[torch.arange(per_axis)] * 2, indexing="ij"))
-        self.register_buffer("maps_x", axis[x], persistent=False)
-        self.register_buffer("maps_y", axis[y], persistent=False)
+
+    def _offsets(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """All maps' displacements along x and y, ``(K, knots)``: made anew, for a buffer is rounded by ``.half()``."""
+        axis = offsets_from_logits(profiles(*self.profile, device=like.device)).to(compute_dtype(like.dtype))
+        count = len(axis)
+        return axis.repeat_interleave(count, dim=0), axis.repeat(count, 1)
 
     def configurations(self) -> SeparableMap:
         """All maps as one batch; the first is the identity."""
-        return _separable(self.maps_x, self.maps_y)
+        return _separable(*self._offsets(self.energy.to_energy.weight))
 
     def energies(self, images: Tensor) -> Tensor:
         """E(S⁻¹(I; Φ)) for every image and configuration, ``(B, K)``."""
-        batch, count = len(images), len(self.maps_x)
+        x, y = self._offsets(images)
+        batch, count = len(images), len(x)
         shrink = min(1.0, self.resolution / max(images.shape[-2:]))
         copy = resize(images, *(max(1, round(side * shrink)) for side in images.shape[-2:]))
-        maps = _separable(self.maps_x.repeat(batch, 1), self.maps_y.repeat(batch, 1))
+        maps = _separable(x.repeat(batch, 1), y.repeat(batch, 1))
         tried = unscale(copy.repeat_interleave(count, dim=0), maps)
         return self.energy(tried).view(batch, count)
 
@@ -107,10 +104,27 @@ class DiscreteCanonicalizer(nn.Module):
         hard = F.one_hot(soft.argmax(1), soft.shape[1]).to(soft.dtype)
         weights = (hard + (soft - soft.detach())).unsqueeze(-1)
         # Sums, not matrix products, which autocast would take to half precision.
-        return _separable((weights * self.maps_x).sum(1), (weights * self.maps_y).sum(1))
+        x, y = self._offsets(images)
+        return _separable((weights * x).sum(1), (weights * y).sum(1))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.base(unscale(images, self.choose(images)))
+
+
+def check_configurations(configurations: int, knots: int, strength: float) -> None:
+    """Refuse what does not give distinct maps."""
+    per_axis = math.isqrt(max(configurations, 0))
+    if per_axis**2 != configurations or per_axis < 1:
+        raise ConfigError(
+            f"{configurations} configurations are not a square; expected one map of x for each map of y: 25, 64 …"
+        )
+    if per_axis > 2 * knots - 3:  # the identity, and ± cosines of at most knots − 2 half periods
+        raise ConfigError(
+            f"{configurations} configurations need {per_axis} different maps of an axis, and {knots} knots tell "
+            f"{max(2 * knots - 3, 0)} apart; expected at least {per_axis // 2 + 2} knots"
+        )
+    if not 0 < strength < math.inf:
+        raise ConfigError(f"configurations have strength {strength}; expected a positive number")
 
 
 def _separable(offsets_x: Tensor, offsets_y: Tensor) -> SeparableMap:
@@ -129,7 +143,7 @@ class Canon(Method):
     """Control points of a configuration along an axis."""
 
     def check(self) -> None:
-        self.build(nn.Identity())
+        check_configurations(self.configurations, self.canon_knots, self.canon_strength)
 
     def build(self, backbone: nn.Module) -> nn.Module:
         return DiscreteCanonicalizer(

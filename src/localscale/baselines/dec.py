@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -84,7 +85,7 @@ class DEC(Method):
     def check(self) -> None:
         self.config()
         self.supervised_scaling.check()
-        if self.supervision < 0 or self.prior < 0:
+        if not (0 <= self.supervision < math.inf and 0 <= self.prior < math.inf):
             raise ConfigError(f"supervision is {self.supervision} and prior {self.prior}; expected 0 or more")
         if (self.supervision or self.prior) and INPUT not in self.sites:
             raise ConfigError(
@@ -106,7 +107,7 @@ class DEC(Method):
             found["prior"] = map_prior(report[INPUT].map)
             found["loss"] = found["loss"] + self.prior * found["prior"]
         if self.supervision:
-            u = self.supervised_scaling.maps(draws, "supervision")
+            u = self.supervised_scaling.maps(draws, "supervision").to(dtype=report[INPUT].map.dtype)
             canonicalizer = model.canonicalizers[INPUT]
             scaled = canonicalizer(unscale(canonicalizer.working_copy(images), u)).map
             found["supervision"] = supervision_error(report[INPUT].map, scaled, u)

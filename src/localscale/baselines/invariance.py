@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,11 +12,14 @@ from torch import Tensor, nn
 
 from localscale.baselines.augmentation import RandomScaling
 from localscale.baselines.method import Criterion, Method
+from localscale.conventions import compute_dtype
 from localscale.errors import ConfigError, near_misses
 from localscale.randomness import Draws
 from localscale.warp import unscale
 
 __all__ = ["InvL", "answer_divergence"]
+
+DIVERGENCES = ("squared", "kl")
 
 
 def answer_divergence(logits: Tensor, scaled: Tensor, kind: str) -> Tensor:
@@ -26,11 +30,15 @@ def answer_divergence(logits: Tensor, scaled: Tensor, kind: str) -> Tensor:
     >>> answer_divergence(torch.zeros(1, 2), torch.zeros(1, 2), "squared")
     tensor(0.)
     """
+    _check_divergence(kind)
     if kind == "squared":
         return (logits.softmax(1) - scaled.softmax(1)).square().sum(1).mean()
-    if kind == "kl":
-        return F.kl_div(scaled.log_softmax(1), logits.log_softmax(1), reduction="batchmean", log_target=True)
-    raise ConfigError(f"no divergence {kind!r}: {near_misses(str(kind), ('squared', 'kl'))}")
+    return F.kl_div(scaled.log_softmax(1), logits.log_softmax(1), reduction="batchmean", log_target=True)
+
+
+def _check_divergence(kind: str) -> None:
+    if kind not in DIVERGENCES:
+        raise ConfigError(f"no divergence {kind!r}: {near_misses(str(kind), DIVERGENCES)}")
 
 
 @dataclass(frozen=True)
@@ -46,14 +54,16 @@ class InvL(Method):
 
     def check(self) -> None:
         self.scaling.check()
-        if not self.weight >= 0:
+        if not 0 <= self.weight < math.inf:
             raise ConfigError(f"the invariance loss has weight {self.weight}; expected 0 or more")
+        _check_divergence(self.divergence)
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:
         scaled = unscale(images, self.scaling.maps(draws, "invariance"))
-        logits, scaled_logits = model(torch.cat((images, scaled))).float().chunk(2)
+        answers = model(torch.cat((images, scaled)))
+        logits, scaled_logits = answers.to(compute_dtype(answers.dtype)).chunk(2)
         task = criterion(logits, labels)
         invariance = answer_divergence(logits, scaled_logits, self.divergence)
         return {"loss": task + self.weight * invariance, "task": task, "invariance": invariance}

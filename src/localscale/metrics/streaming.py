@@ -52,9 +52,11 @@ class InvarianceError(Metric):
 
     def update(self, reference: Tensor, variants: Tensor) -> None:
         """Probabilities on images ``(B, K)``, and on V variants of each ``(B, V, K)``."""
+        error = invariance_error(reference.double(), variants.double(), variant=self.variant)
         pairs = variants.shape[0] * variants.shape[1]
-        self.total += pairs * invariance_error(reference.double(), variants.double(), variant=self.variant)
-        self.count += pairs
+        if pairs:  # a mean over no images would be NaN
+            self.total += pairs * error
+            self.count += pairs
 
     def compute(self) -> Tensor:
         """The mean over all images and variants; NaN before the first."""
@@ -98,11 +100,13 @@ class PerScaleAccuracy(Metric):
     def update(self, logits: Tensor, labels: Tensor, scales: Tensor | float) -> None:
         """Logits ``(N, K)``, labels ``(N,)``, and the scale of each image, or one for all."""
         known = torch.tensor(self.scales, dtype=torch.float64, device=logits.device)
-        given = torch.as_tensor(scales, dtype=torch.float64, device=logits.device).expand(len(labels))
-        if logits.dim() != 2 or labels.shape != logits.shape[:1]:
+        given = torch.as_tensor(scales, dtype=torch.float64, device=logits.device)
+        if logits.dim() != 2 or labels.shape != logits.shape[:1] or given.shape not in ((), labels.shape):
             raise ShapeError(
-                f"logits have shape {tuple(logits.shape)} and labels {tuple(labels.shape)}; expected (n, classes), (n,)"
+                f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(given.shape)}; "
+                "expected (n, classes), (n,), and (n,) or one number"
             )
+        given = given.expand(len(labels))
         match = (given[:, None] - known).abs() < 1e-6  # 0.7 in float32 is 0.7
         right = logits.argmax(dim=1) == labels
         self.seen += match.sum(0)

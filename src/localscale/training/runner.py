@@ -61,6 +61,8 @@ def train(
         if accelerator.is_main_process:
             run.claim(recipe, resume=resume)
         accelerator.wait_for_everyone()
+        if trackers:
+            accelerator.init_trackers("localscale", config={"recipe": json.dumps(to_dict(recipe))})
         found = run.result()
         if found is None:
             show = progress and accelerator.is_main_process
@@ -217,8 +219,6 @@ def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bo
     accelerator = Accelerator(
         mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder
     )
-    if trackers:
-        accelerator.init_trackers("localscale", config={"recipe": json.dumps(to_dict(recipe))})
     return accelerator
 
 
