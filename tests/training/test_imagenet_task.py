@@ -111,7 +111,7 @@ def test_both_folders_are_needed(data: ImageNetData):
 
 @pytest.mark.xfail(strict=True, reason="it is noticed after training, when the evaluation begins")
 def test_a_test_set_without_the_images_themselves_is_told_at_once(data: ImageNetData, tmp_path: Path):
-    with pytest.raises(DataError, match="no images at scale 1.0, which InvE is measured against"):
+    with pytest.raises(DataError, match=r"no images at scale 1.0, which InvE is measured against"):
         make(data, test_root=write_scaled_discs(tmp_path, images=1, scales=(0.8, 1.2)))
 
 

@@ -83,10 +83,8 @@ def test_training_images_are_the_datasets_own(digits: Path):
 
 def test_other_data_seeds_are_other_images(digits: Path):
     indices = next(Batches(40, 8, seed=0).steps(0, 1))
-    data = tiny(digits).data
-    first, second = (
-        dataclasses.replace(data, data_seed=seed).task(NORMALISE, 8).images(indices, None, CPU)[0] for seed in (0, 1)
-    )
+    tasks = [dataclasses.replace(tiny(digits).data, data_seed=seed).task(NORMALISE, 8) for seed in (0, 1)]
+    first, second = (task.images(indices, None, CPU)[0] for task in tasks)
     assert not torch.equal(first, second)
 
 
@@ -115,9 +113,8 @@ def test_metrics_are_those_of_a_slow_loop(brackets: int, digits: Path):
 
 def test_brackets_have_as_many_images_as_the_test_by_default(digits: Path):
     task = make(digits, bracket_count=None)
-    assert task.evaluate(lambda images: images.flatten(1)[:, :1000], CPU, Shard(), progress=False)["per_scale"][
-        "images"
-    ] == 9  # fmt: skip
+    found = task.evaluate(lambda images: images.flatten(1)[:, :1000], CPU, Shard(), progress=False)
+    assert found["per_scale"]["images"] == 9
 
 
 def evaluate_share(digits: Path, out: Path) -> None:

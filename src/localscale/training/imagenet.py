@@ -14,13 +14,12 @@ from torchvision.transforms import v2
 from tqdm import tqdm
 
 from localscale.data.imagenet import LocallyScaledImageNet
+from localscale.data.imagenet.listing import list_images
 from localscale.data.images import read_image
 from localscale.errors import ConfigError, DataError
 from localscale.training.task import Indices, Normalise, Predict, Shard, Task, seed_of
 
 __all__ = ["ImageNetData", "ImageNetTask"]
-
-SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class ImageNetData:
     """Folder of training images in one subfolder per class."""
     test_root: Path | None = None
     """Folder that ``localscale data imagenet`` wrote."""
+    class_index: Path | None = None
+    """JSON file {"000": ["n01440764", "tench"], …}; found in or beside the training images' folder by default."""
     train_limit: int = 10_000
     """At most so many training images, spread over the classes."""
     image_size: int = 224
@@ -68,6 +69,8 @@ class ImageNetTask(Task):
             missing = "train-root" if data.train_root is None else "test-root"
             raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
         self.test = LocallyScaledImageNet(data.test_root, transform=_central(data))
+        if 1.0 not in self.test.scales:
+            raise DataError(f"{data.test_root} has no images at scale 1.0, which InvE is measured against")
         self.classes = len(self.test.classes)
         self.train = TrainingImages(data, self.test.classes)
         self.train_count = len(self.train)
@@ -87,8 +90,6 @@ class ImageNetTask(Task):
         from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy
 
         scales = self.test.scales
-        if 1.0 not in scales:
-            raise DataError(f"{self.data.test_root} has no images at scale 1.0, which InvE is measured against")
         original = scales.index(1.0)
         errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
         accuracy = PerScaleAccuracy(scales).to(device)
@@ -125,25 +126,16 @@ class TrainingImages(Dataset[tuple[Tensor, int]]):
     def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
         root = data.train_root
         assert root is not None
-        if not root.is_dir():
-            raise DataError(f"{root} is not a folder; {_WHAT['train-root']}")
-        number = {name: place for place, name in enumerate(classes)}
-        folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
-        strange = [folder.name for folder in folders if folder.name not in number]
-        if not folders or strange:
-            found = f"a folder {strange[0]}, which is no class of the test set" if strange else "no folders"
-            raise DataError(f"{root} has {found}; {_WHAT['train-root']}")
-        by_class = [sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES) for folder in folders]
-        rounds = max(map(len, by_class))
-        files = [
-            (files[turn], folder.name)
-            for turn in range(rounds)
-            for files, folder in zip(by_class, folders, strict=True)
-            if turn < len(files)
-        ]
-        self.items = [(path, number[name]) for path, name in files[: data.train_limit]]
-        if not self.items:
-            raise DataError(f"{root} holds no images ({', '.join(SUFFIXES)}); {_WHAT['train-root']}")
+        listing = list_images(
+            root, class_index=data.class_index, limit=data.train_limit, seed=data.data_seed, what="--data.train-root"
+        )
+        if listing.classes != classes:
+            raise DataError(
+                f"{root} has {len(listing.classes)} classes ({', '.join(listing.classes[:2])} …) and the test set "
+                f"{len(classes)} ({', '.join(classes[:2])} …); both must be numbered by one class_index.json, beside "
+                "the folders or named with --data.class-index"
+            )
+        self.items = [(root / name, listing.labels[name.split("/")[0]]) for name in listing.names]
         self.seed = data.data_seed
         self.transform = v2.Compose(
             [

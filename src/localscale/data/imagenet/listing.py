@@ -36,20 +36,28 @@ class Listing:
     digest: str
 
 
-def list_images(folder: Path, *, class_index: Path | None = None, limit: int | None = None, seed: int = 0) -> Listing:
+def list_images(
+    folder: Path,
+    *,
+    class_index: Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    what: str = "--images",
+) -> Listing:
     """Every image in ``folder``'s class folders, spread over the classes.
 
     The order takes one image of every class, then a second of every class, and so on; which comes first is drawn from
     the seed and the names alone. So a limit covers as many classes as it can, and a larger limit only adds images.
+    ``what`` names the folder in errors.
     """
     if not folder.is_dir():
-        raise DataError(f"--images {folder} is no folder; expected one with a subfolder per class")
+        raise DataError(f"{what} {folder} is no folder; expected one with a subfolder per class")
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     files = {path.name: _images_below(path, folder) for path in folders}
     if not any(files.values()):
         loose = any(path.suffix.lower() in ENDINGS for path in folder.iterdir() if path.is_file())
         found = "holds images but no class folders" if loose and not folders else "holds no images in class folders"
-        raise DataError(f"--images {folder} {found}; expected {folder.name}/CLASS/IMAGE.jpg, one folder per class")
+        raise DataError(f"{what} {folder} {found}; expected {folder.name}/CLASS/IMAGE.jpg, one folder per class")
     labels, classes, known = _label(list(files), class_index or find_class_index(folder), given=class_index is not None)
     ranked = [
         (rank, _hash(seed, name), image)

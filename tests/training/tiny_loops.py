@@ -1,0 +1,35 @@
+"""Loops over a model of one matrix and images of noise."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from tiny_recipes import Linear, Noise
+from torch import nn
+
+from localscale.baselines import RandomScaling
+from localscale.training.loop import Epoch, Loop
+from localscale.training.optimization import Optimization
+from localscale.training.recipe import Recipe
+
+RECIPE = Recipe(
+    precision="no",
+    augmentation=RandomScaling(probability=0.0),
+    optimization=Optimization(epochs=2, batch_size=4, learning_rate=1e-2, weight_decay=0.1, clip=0.5),
+)
+
+
+def loop_of(
+    task: Noise | None = None, backbone: nn.Module | None = None, recipe: Recipe = RECIPE, **changes: Any
+) -> Loop:
+    AcceleratorState._reset_state()
+    torch.manual_seed(0)
+    return Loop(dataclasses.replace(recipe, **changes), backbone or Linear(), task or Noise(), Accelerator(cpu=True))
+
+
+def epochs_of(loop: Loop) -> list[Epoch]:
+    found: list[Epoch] = []
+    loop.run(found.append, progress=False)
+    return found
