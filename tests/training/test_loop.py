@@ -137,6 +137,15 @@ def test_a_restored_loop_goes_on_where_it_was():
     assert changed(state_of(whole), state_of(second)) == set()
 
 
+def test_a_restored_loop_has_the_rate_it_had():
+    settings = dataclasses.replace(RECIPE.optimization, schedule="plateau", decay_rate=0.5, decay_epochs=1)
+    loop = loop_of(optimization=settings)
+    loop.restore(Position(step=3, skipped=2, schedule={"best": 0.0, "waited": 0, "drops": 2}))
+    (epoch,) = epochs_of(loop)
+    assert epoch.scalars["learning_rate"] == 1e-2 / 4
+    assert loop.position == Position(step=6, skipped=2, schedule={"best": 0.0, "waited": 0, "drops": 3})
+
+
 def interrupt(epoch: Epoch) -> None:
     raise KeyboardInterrupt
 
