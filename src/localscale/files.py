@@ -26,7 +26,10 @@ def write_all(writers: dict[Path, Callable[[Path], object]]) -> None:
     drafts = {path.with_name(f".{path.name}.{os.getpid()}.part"): path for path in writers}
     try:
         for draft, path in drafts.items():
+            draft.touch()
+            mode = draft.stat().st_mode  # as for any new file; safetensors would keep others out
             writers[path](draft)
+            draft.chmod(mode)
         for draft, path in drafts.items():
             draft.replace(path)
     finally:

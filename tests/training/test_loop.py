@@ -112,7 +112,6 @@ def test_mixup_of_odd_batches_is_refused():
         recipe.check()
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="only the batch of all processes is looked at")
 def test_mixup_of_odd_shares_is_refused():
     settings = dataclasses.replace(RECIPE.optimization, batch_size=6)
     recipe = dataclasses.replace(RECIPE, optimization=settings, regularization=Regularization(mixup=0.8))
@@ -184,7 +183,6 @@ def test_what_is_not_finite_changes_nothing(spoiled: int, value: float):
     assert skipped == 2
 
 
-@pytest.mark.xfail(strict=True, reason="running statistics are updated in the forward pass and stay spoiled")
 def test_what_is_not_finite_leaves_running_statistics_alone():
     task = Noise()
     task.pixels[5] = math.nan

@@ -54,7 +54,6 @@ def test_the_rate_is_logged():
     assert [epoch.scalars["learning_rate"] for epoch in found] == pytest.approx(expected)
 
 
-@pytest.mark.xfail(strict=True, reason="it is the rate of the first group, the lowest layer")
 def test_the_rate_that_is_logged_is_the_backbones_highest():
     settings = dataclasses.replace(RECIPE.optimization, layer_decay=0.5, schedule="constant")
     assert epochs_of(loop_of(Noise(size=64), vit(), optimization=settings))[0].scalars["learning_rate"] == 1e-2

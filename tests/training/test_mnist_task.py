@@ -145,7 +145,6 @@ def test_shares_of_two_processes_make_up_the_whole(digits: Path, tmp_path: Path)
     assert first["found"]["invariance_error"] == pytest.approx(alone["invariance_error"], rel=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="a process without any share asks for an empty batch of floating point numbers")
 def test_more_processes_than_images(digits: Path):
     task = make(digits)
     assert list(task._batches(1, Shard(1, 2))) == []

@@ -123,7 +123,6 @@ def test_nothing_is_left_when_it_is_done(wholes: dict[str, Path]):
     assert {path.name for path in wholes["plain"].iterdir()} == names
 
 
-@pytest.mark.xfail(strict=True, reason="drafts of processes that were killed stay for ever")
 def test_no_drafts_are_left_when_it_is_done(digits: Path, tmp_path: Path):
     assert killed(recipe_of(digits, "plain"), tmp_path / "run", die_while_saving, 1)
     go_on(recipe_of(digits, "plain"), tmp_path / "run")
@@ -210,7 +209,6 @@ def test_a_broken_checkpoint_is_told(digits: Path, tmp_path: Path):
         go_on(recipe, run.folder)
 
 
-@pytest.mark.xfail(strict=True, raises=CheckpointError, reason="another batch size is refused by the folder")
 def test_the_advice_to_a_full_gpu_can_be_followed(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")

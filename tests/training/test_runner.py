@@ -78,7 +78,6 @@ def test_a_tracker_that_is_not_there_is_told(tracker: str, digits: Path, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="safetensors lets nobody but the owner read its files")
 def test_weights_can_be_read_by_whoever_can_read_the_recipe(digits: Path, tmp_path: Path):
     train(tiny(digits, epochs=1), tmp_path / "run", cpu=True)
     run = Run(tmp_path / "run")

@@ -123,7 +123,6 @@ def test_no_run_at_all(digits: Path, tmp_path: Path):
     assert told.startswith(f"there is no recipe.json in {tmp_path / 'gone'}")
 
 
-@pytest.mark.xfail(strict=True, reason="it says “holds no a run's recipe”")
 def test_no_run_at_all_is_told_in_good_english(digits: Path, tmp_path: Path):
     assert "no a " not in refused(tiny(digits, start=tmp_path / "gone"), tmp_path / "out")
 
@@ -135,7 +134,6 @@ def test_a_run_with_other_classes(copy: Path, digits: Path, tmp_path: Path):
     assert told.endswith("; this task has 1000 classes")
 
 
-@pytest.mark.xfail(strict=True, reason="it is told as if the number of classes were wrong")
 def test_a_run_with_images_of_another_size(aug: Path, digits: Path, tmp_path: Path):
     told = refused(tiny(digits, start=aug, image_size=96), tmp_path / "out")
     assert "64" in told
@@ -165,7 +163,6 @@ def test_a_recipe_that_needs_a_start_names_the_command(digits: Path, tmp_path: P
     )
 
 
-@pytest.mark.xfail(strict=True, reason="the folder is the refused recipe's by then")
 def test_a_recipe_that_was_refused_leaves_the_folder_free(aug: Path, digits: Path, tmp_path: Path):
     refused(tiny(digits, start=tmp_path / "gone"), tmp_path / "out")
     assert train(tiny(digits, start=aug, epochs=1), tmp_path / "out", cpu=True)
@@ -198,7 +195,6 @@ def test_unfinished_runs_cannot_be_loaded(copy: Path, tmp_path: Path):
         load_run(str(tmp_path))
 
 
-@pytest.mark.xfail(strict=True, reason="the recipe's backbone is asked how to normalise the run's images")
 def test_a_run_measured_with_another_backbones_recipe_is_refused(aug: Path, digits: Path):
     with pytest.raises(CheckpointError, match="test_vit"):
         evaluate_run(aug, tiny(digits, backbone="deit_tiny_patch16_224"), cpu=True)

@@ -96,7 +96,6 @@ def answer_one_question(recipe: Recipe, folder: Path) -> None:
     work(recipe, folder)
 
 
-@pytest.mark.xfail(strict=True, reason="running statistics are each process's own in the evaluation")
 def test_all_processes_ask_the_same_model(digits: Path, tmp_path: Path):
     recipe = tiny(digits, backbone="test_resnet", pretrained="none", image_size=160, train_count=8, epochs=1)
     together(answer_one_question, recipe, tmp_path / "two")

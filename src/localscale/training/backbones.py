@@ -71,6 +71,9 @@ def create_backbone(
     base = name.partition(".")[0]
     if not timm.is_model(base):
         raise ConfigError(f"timm has no model {name!r}: {near_misses(base, timm.list_models())}")
+    tags = timm.list_pretrained(f"{base}.*")
+    if name != base and name not in tags:
+        raise ConfigError(f"timm has no weights {name!r}: {near_misses(name, tags)}")
     settings: dict[str, Any] = {"num_classes": classes}
     if drop_path:
         settings["drop_path_rate"] = drop_path
@@ -107,7 +110,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     own = model.state_dict()
     head = _head_names(model)
     kept = {name: tensor for name, tensor in tensors.items() if not (name in head and _other_size(own, name, tensor))}
-    left = set(own) - set(kept) - {name for name in head if name in tensors}
+    left = set(own) - set(kept) - head
     strange = [name for name in kept if name not in own or own[name].shape != kept[name].shape]
     if strange or left:
         example = (strange or sorted(left))[0]

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.utils import broadcast, set_seed
 from timm.data import Mixup
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from localscale.baselines import TrainingStep
-from localscale.errors import TrainingError
+from localscale.errors import ConfigError, TrainingError
 from localscale.randomness import Draws
 from localscale.training.graph import Replayed
 from localscale.training.optimization import Schedule
@@ -69,6 +69,12 @@ class Loop:
         settings = recipe.optimization
         self.shard = Shard(accelerator.process_index, accelerator.num_processes)
         self.batches = Batches(task.train_count, settings.batch_size, recipe.seed, self.shard)
+        share = settings.batch_size // self.shard.world
+        if (recipe.regularization.mixup or recipe.regularization.cutmix) and share % 2:
+            raise ConfigError(
+                f"mixup needs an even number of images in each process, not {share}; "
+                f"try --batch-size {(share + 1) * self.shard.world}"
+            )
         groups = settings.backbone_groups(backbone)
         blocks = repeated_blocks(backbone) if compile_blocks else []
         self.model = recipe.build(backbone)
@@ -83,6 +89,8 @@ class Loop:
         step = TrainingStep(self.model, recipe.method, criterion)
         self._step, self._optimizer = accelerator.prepare(step, self.optimizer)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        self._statistics = [buffer for norm in norms for buffer in norm.buffers()]
         self._update: Callable[..., dict[str, Tensor]] = Replayed(self._take_step) if replayed else self._take_step
 
     @property
@@ -112,6 +120,8 @@ class Loop:
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
                     after_epoch(epoch)
                     sums, started = _Sums(), time.perf_counter()
+        for buffer in self._statistics:  # each process has its own by now; the first one's are kept
+            buffer.copy_(broadcast(buffer))
 
     @property
     def device(self) -> torch.device:
@@ -137,6 +147,7 @@ class Loop:
         accelerator = self.accelerator
         if self._mix is None:
             images = self._scale(images, samples)
+        before = [buffer.clone() for buffer in self._statistics]
         self._optimizer.zero_grad()
         scalars = self._step(images, labels, self.recipe.seed, samples)
         accelerator.backward(scalars["loss"])
@@ -147,6 +158,8 @@ class Loop:
         # Where this is one the fused optimizer leaves everything as it was, as it does for a gradient scaler.
         self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
+        for buffer, old in zip(self._statistics, before, strict=True):
+            buffer.copy_(torch.where(finite, buffer, old))
         return {name: torch.where(finite, value.detach(), 0) for name, value in scalars.items()} | {"taken": finite}
 
     def _finish_epoch(self, sums: _Sums, started: float) -> Epoch:
@@ -155,7 +168,7 @@ class Loop:
         taken = summed.pop("taken")
         skipped = round(sums.steps - taken)
         scalars = {name: value / taken if taken else math.nan for name, value in summed.items()}
-        scalars["learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
+        scalars["learning_rate"] = self.recipe.optimization.learning_rate * self.schedule.factor(self.position.step - 1)
         self.schedule.after_epoch(scalars["loss"])
         self.position.schedule = self.schedule.state()
         self.position.skipped += skipped

@@ -67,6 +67,8 @@ class Run:
                 raise OutputError(
                     f"another process is training in {self.folder}; wait for it, or choose another folder with --out"
                 ) from error
+            for draft in self.folder.glob(".*.part"):  # of processes that were killed
+                draft.unlink(missing_ok=True)
             yield
         finally:
             os.close(handle)
@@ -79,6 +81,8 @@ class Run:
                 raise OutputError(
                     f"{self.folder} holds {strange[0]} and no recipe.json; choose a new or empty folder with --out"
                 )
+        if not any(path.exists() for path in (self.log, self.checkpoint, self.weights, self.result_file)):
+            # New, or nothing came of what was tried before: there is nothing to keep.
             write_whole(self.recipe_file, json.dumps(to_dict(recipe), indent=2) + "\n")
             return
         differing = _differences(to_dict(self.recipe()), to_dict(recipe))
@@ -140,6 +144,6 @@ def _read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no {path.name} in {path.parent}, so it holds no {what}") from error
+        raise CheckpointError(f"there is no {path.name} in {path.parent}, which {what} would be in") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); was it copied whole?") from error

@@ -169,6 +169,11 @@ def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
         raise CheckpointError(
             f"{recipe.start} trained {before.backbone}, not {recipe.backbone}; start from a run of the same backbone"
         )
+    if before.data.image_size != recipe.data.image_size:
+        raise CheckpointError(
+            f"{recipe.start} trained on images of {before.data.image_size} px, not {recipe.data.image_size}; "
+            f"add --data.image-size {before.data.image_size}"
+        )
     model = before.build(backbone)
     try:
         read_weights(earlier.weights, model)
@@ -203,6 +208,12 @@ def evaluate_run(folder: Path, recipe: Recipe, *, cpu: bool = False, progress: b
     recipe.check()
     run = Run(folder)
     accelerator = _accelerator(recipe, run, (), cpu=cpu)
+    own = run.recipe()
+    if (own.backbone, own.data.image_size) != (recipe.backbone, recipe.data.image_size):
+        raise CheckpointError(
+            f"the run in {folder} is of {own.backbone} at {own.data.image_size} px, "
+            f"not of {recipe.backbone} at {recipe.data.image_size} px"
+        )
     model = load_run(folder, device=str(accelerator.device))
     backbone = create_backbone(recipe.backbone, classes=0, pretrained="none", image_size=recipe.data.image_size)
     task = recipe.data.task(normalisation(backbone), recipe.optimization.batch_size)
