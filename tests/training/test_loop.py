@@ -168,7 +168,7 @@ def test_what_is_not_finite_changes_nothing(spoiled: int, value: float):
     task.pixels[spoiled] = value
     loop = loop_of(task, Steep())
     skipped = 0
-    for indices, loaded in task.load(loop.batches.steps(0, 6)):
+    for indices, loaded in task.load(loop.batches.steps(0, 6), 0):
         before = state_of(loop)
         scalars = loop.one_step(indices.step, indices.samples, task.images(indices, loaded, loop.device))
         after = state_of(loop)

@@ -30,7 +30,7 @@ def test_every_site_is_logged(method: DEC):
     task = Noise(size=64)
     loop = loop_of(task, vit(), method=method)
     scalars: list[dict[str, Tensor]] = []
-    for indices, loaded in task.load(loop.batches.steps(0, 3)):
+    for indices, loaded in task.load(loop.batches.steps(0, 3), 0):
         images, labels = task.images(indices, loaded, loop.device)
         with torch.no_grad():
             report = loop.model(images, return_report=True)[1]

@@ -72,7 +72,7 @@ def slow_metrics(task: MNISTTask, predict: Predict, brackets: int) -> dict[str, 
 def test_training_images_are_the_datasets_own(digits: Path):
     task = make(digits)
     dataset = LocallyScaledMNIST(train=True, count=40, image_size=32, digits=few_digits(train=True))
-    for indices, loaded in task.load(Batches(40, 8, seed=0).steps(0, 5)):
+    for indices, loaded in task.load(Batches(40, 8, seed=0).steps(0, 5), 0):
         images, labels = task.images(indices, loaded, CPU)
         assert images.shape == (8, 1, 32, 32)
         for image, label, index in zip(images, labels.tolist(), indices.images.tolist(), strict=True):

@@ -1,5 +1,6 @@
 """What a run leaves behind, and who is told of it."""
 
+import importlib.util
 import json
 import math
 from importlib import metadata
@@ -71,10 +72,12 @@ def test_tensorboard_is_told(digits: Path, tmp_path: Path):
     assert train(tiny(digits, epochs=2), tmp_path / "run", resume=True, cpu=True, trackers=("tensorboard",))
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "tensorbord"])
-def test_a_tracker_that_is_not_there_is_told(tracker: str, digits: Path, tmp_path: Path):
-    with pytest.raises(MissingExtraError, match=f"this needs the package {tracker}"):
-        train(tiny(digits), tmp_path / "run", cpu=True, trackers=(tracker,))
+def test_a_tracker_that_is_not_there_is_told(digits: Path, tmp_path: Path):
+    if importlib.util.find_spec("wandb") is None:
+        with pytest.raises(MissingExtraError, match=r"this needs the package wandb .*localscale\[wandb\]"):
+            train(tiny(digits), tmp_path / "run", cpu=True, trackers=("wandb",))
+    with pytest.raises(ConfigError, match="no tracker 'tensorbord': did you mean tensorboard"):
+        train(tiny(digits), tmp_path / "run", cpu=True, trackers=("tensorbord",))
     assert not (tmp_path / "run").exists()
 
 

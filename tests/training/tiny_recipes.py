@@ -120,7 +120,7 @@ class Noise(Task):
         self.pixels = torch.rand(count, 3, size, size, generator=generator)
         self.labels = torch.randint(self.classes, (count,), generator=generator)
 
-    def load(self, batches: Any) -> Any:
+    def load(self, batches: Any, seed: int) -> Any:
         return ((indices, None) for indices in batches)
 
     def images(self, indices: Indices, loaded: None, device: torch.device) -> tuple[Tensor, Tensor]:

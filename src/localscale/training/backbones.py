@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from torch import nn
 
 from localscale.errors import CheckpointError, ConfigError, DataError, near_misses
 from localscale.training.task import Normalise
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["BACKBONES", "Backbone", "create_backbone", "load_weights", "normalisation"]
 
@@ -118,6 +121,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
             f"{path} does not fit {type(model).__name__}: {len(strange)} tensors are strange to it and {len(left)} are "
             f"missing, such as {example}; name the weights of the same backbone"
         )
+    fresh = sorted(head - set(kept))
+    if fresh:
+        logger.warning("%s has no head of this size: %s is new and must be trained", path, fresh[0].rpartition(".")[0])
     model.load_state_dict(kept, strict=False)
 
 

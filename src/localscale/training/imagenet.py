@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,11 +76,11 @@ class ImageNetTask(Task):
         self.train = TrainingImages(data, self.test.classes)
         self.train_count = len(self.train)
 
-    def load(self, batches: Iterable[Indices]) -> Iterator[tuple[Indices, Any]]:
-        steps = list(batches)
-        sampler = [list(zip(s.images.tolist(), s.samples.tolist(), strict=True)) for s in steps]
-        loader: Any = DataLoader(self.train, batch_sampler=sampler, num_workers=self.data.workers)
-        return zip(steps, loader, strict=True)
+    def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
+        steps, again = itertools.tee(batches)  # the reader runs some batches ahead
+        places = ([(i, seed_of(seed, "crop", n)) for i, n in _pairs(step)] for step in again)
+        reader: Any = DataLoader(self.train, batch_sampler=places, num_workers=self.data.workers)
+        return zip(steps, reader, strict=True)
 
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = (tensor.to(device, non_blocking=True) for tensor in loaded)
@@ -95,16 +96,20 @@ class ImageNetTask(Task):
         accuracy = PerScaleAccuracy(scales).to(device)
         groups = list(self.test.groups)
         mine = [groups[position] for position in shard.of(len(groups))]
-        reader = DataLoader(_Groups(self.test, mine), batch_size=None, num_workers=self.data.workers)
-        with torch.no_grad():
-            for images, label in tqdm(reader, desc="evaluating", unit="group", leave=False, disable=not progress):
-                logits = predict(self.normalise(images.to(device).float() / 255)).float()
-                answers = logits.softmax(1)
-                labels = torch.full((len(scales),), label, device=device)
-                accuracy.update(logits, labels, torch.tensor(scales))
-                others = torch.cat((answers[:original], answers[original + 1 :]))
+        at_once = max(1, 2 * self.batch_size // len(scales))
+        reader = DataLoader(_Groups(self.test, mine), batch_size=at_once, num_workers=self.data.workers)
+        bar = tqdm(total=len(mine), desc="evaluating", unit="group", leave=False, disable=not progress)
+        with torch.no_grad(), bar:
+            for images, labels in reader:
+                pixels = images.flatten(0, 1).to(device).float() / 255
+                logits = predict(self.normalise(pixels)).float()
+                each = labels.to(device).repeat_interleave(len(scales))
+                accuracy.update(logits, each, torch.tensor(scales).repeat(len(images)))
+                answers = logits.softmax(1).unflatten(0, (len(images), len(scales)))
+                others = torch.cat((answers[:, :original], answers[:, original + 1 :]), dim=1)
                 for error in errors.values():
-                    error.update(answers[original : original + 1], others.unsqueeze(0))
+                    error.update(answers[:, original], others)
+                bar.update(len(images))
         per_scale = accuracy.compute()
         return {
             "images": len(groups),
@@ -121,7 +126,7 @@ class ImageNetTask(Task):
 
 
 class TrainingImages(Dataset[tuple[Tensor, int]]):
-    """Folders of images by class; an item is named by its place and by the sample whose chance crops and flips it."""
+    """Folders of images by class; an item is named by its place and the seed by which it is cropped and flipped."""
 
     def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
         root = data.train_root
@@ -131,12 +136,11 @@ class TrainingImages(Dataset[tuple[Tensor, int]]):
         )
         if listing.classes != classes:
             raise DataError(
-                f"{root} has {len(listing.classes)} classes ({', '.join(listing.classes[:2])} …) and the test set "
-                f"{len(classes)} ({', '.join(classes[:2])} …); both must be numbered by one class_index.json, beside "
-                "the folders or named with --data.class-index"
+                f"{root} has {_describe(listing.classes, classes)}; "
+                f"the test set has {_describe(classes, listing.classes)}; "
+                "both must be numbered by one class_index.json, beside the folders or named with --data.class-index"
             )
         self.items = [(root / name, listing.labels[name.split("/")[0]]) for name in listing.names]
-        self.seed = data.data_seed
         self.transform = v2.Compose(
             [
                 v2.RandomResizedCrop(
@@ -151,12 +155,23 @@ class TrainingImages(Dataset[tuple[Tensor, int]]):
         return len(self.items)
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
-        index, sample = place
+        index, seed = place
         path, label = self.items[index]
         image = read_image(path)
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed_of(self.seed, "crop", sample))
+            torch.manual_seed(seed)
             return self.transform(image), label
+
+
+def _pairs(step: Indices) -> Iterator[tuple[int, int]]:
+    return zip(step.images.tolist(), step.samples.tolist(), strict=True)
+
+
+def _describe(classes: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """How many classes there are, and the first that differs from another list's."""
+    first = next((k for k in range(len(classes)) if k >= len(others) or classes[k] != others[k]), None)
+    named = "" if first is None else f", number {first} being {classes[first]!r}"
+    return f"{len(classes)} classes{named}"
 
 
 class _Groups(Dataset[tuple[Tensor, int]]):

@@ -52,7 +52,8 @@ class Loop:
     """Model, optimizer and data of a recipe, ready to train.
 
     Everything random is a function of the seed and the step, so a run that is taken up at a step goes on as if it had
-    never stopped, and each process draws its own part of what one process would draw.
+    never stopped. Order and scaling are drawn for each sample, so several processes draw what one would; drop path,
+    mixup and erasing are drawn by each process for itself.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Loop:
         self._step.train()
         sums, started = _Sums(), time.perf_counter()
         with bar, memory_advice(self.recipe.optimization.batch_size):
-            for indices, loaded in self.task.load(self.batches.steps(self.position.step, self.total_steps)):
+            steps = self.batches.steps(self.position.step, self.total_steps)
+            for indices, loaded in self.task.load(steps, self.recipe.seed):
                 sums.add(self.one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
                 bar.update()
                 self.position.step = indices.step + 1
@@ -232,10 +234,12 @@ class memory_advice:  # noqa: N801 (reads as a verb where it is used)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, torch.OutOfMemoryError):
-            raise TrainingError(
-                f"out of GPU memory with batch size {self.batch_size}; "
-                f"try --batch-size {max(1, self.batch_size // 2)}, and --resume if the run had begun"
-            ) from error
+            raise TrainingError(f"out of GPU memory with batch size {self.batch_size}; " + self._remedy()) from error
+
+    def _remedy(self) -> str:
+        if self.batch_size == 1:
+            return "use a smaller backbone or image, or a larger GPU"
+        return f"try --batch-size {self.batch_size // 2}"
 
 
 def _mixing(settings: Regularization, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:

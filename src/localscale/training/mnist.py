@@ -89,7 +89,7 @@ class MNISTTask(Task):
             digits=self.test.digits,
         )
 
-    def load(self, batches: Iterable[Indices]) -> Iterator[tuple[Indices, None]]:
+    def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, None]]:
         return ((indices, None) for indices in batches)
 
     def images(self, indices: Indices, loaded: None, device: torch.device) -> tuple[Tensor, Tensor]:

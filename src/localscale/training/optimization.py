@@ -34,7 +34,7 @@ class Optimization:
     schedule: Literal["cosine", "step", "plateau", "constant"] = "cosine"
     """Course of the rate after the warm-up."""
     warmup_epochs: float = 0.0
-    """Epochs in which the rate rises from zero (cosine and step)."""
+    """Epochs in which the rate rises from zero."""
     decay_epochs: float = 30.0
     """step: epochs between two drops; plateau: epochs without a better training loss before one."""
     decay_rate: float = 0.7
@@ -50,6 +50,8 @@ class Optimization:
         for name in ("learning_rate", "canonicalizer_rate", "weight_decay", "warmup_epochs", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a finite number, 0 or more")
+        if self.warmup_epochs >= self.epochs:
+            raise ConfigError(f"warmup_epochs is {self.warmup_epochs} of {self.epochs} epochs; expected fewer")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"layer_decay is {self.layer_decay}; expected more than 0 and at most 1")
 

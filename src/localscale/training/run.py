@@ -107,8 +107,11 @@ class Log:
     def cut(self, epochs: int) -> None:
         """Forget what was logged after the checkpoint that a run goes on from."""
         if self.path.exists():
-            lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-            self.lines = [line for line in lines if line["epoch"] <= epochs]
+            try:
+                lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+                self.lines = [line for line in lines if line["epoch"] <= epochs]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(f"{self.path} cannot be read ({error}); was it copied whole?") from error
 
     def add(self, line: dict[str, Any]) -> None:
         """Keep an epoch's line."""

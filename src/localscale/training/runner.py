@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
 
-from localscale.errors import CheckpointError, ConfigError
+from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
 from localscale.files import write_whole
 from localscale.training.backbones import create_backbone, normalisation
@@ -26,6 +26,7 @@ from localscale.training.run import Log, Run
 
 __all__ = ["evaluate_run", "load_run", "make_backbone", "train"]
 
+TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # and the extra that brings each
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
 
 
@@ -225,7 +226,9 @@ def evaluate_run(folder: Path, recipe: Recipe, *, cpu: bool = False, progress: b
 
 def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bool) -> Accelerator:
     for tracker in trackers:
-        require(tracker, "train")
+        if tracker not in TRACKERS:
+            raise ConfigError(f"no tracker {tracker!r}: {near_misses(tracker, TRACKERS)}")
+        require(tracker, TRACKERS[tracker])
     AcceleratorState._reset_state()  # accelerate keeps the last one's precision otherwise
     accelerator = Accelerator(
         mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder

@@ -115,8 +115,8 @@ class Task(ABC):
     fresh_head = False  # whether a pretrained head of the same size is of no use
 
     @abstractmethod
-    def load(self, batches: Iterable[Indices]) -> Iterator[tuple[Indices, Any]]:
-        """The batches with whatever can be prepared away from the device."""
+    def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
+        """The batches with whatever can be prepared away from the device; ``seed`` is the run's."""
 
     @abstractmethod
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
