@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,7 @@ class Canonicalizer(nn.Module):
         super().__init__()
         self.in_channels, self.knots, self.config = in_channels, knots, config
         self.solver = config.make_solver()
+        self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
         if config.update == "gradient":
             self.network: EnergyNetwork | MapNetwork = EnergyNetwork(in_channels, channels=config.channels)
         else:
@@ -80,6 +81,21 @@ class Canonicalizer(nn.Module):
             return self._solve(self.working_copy(features))
 
     def _solve(self, copy: Tensor) -> SiteReport:
+        start = identity_map(
+            copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
+        ).state()
+        solution = fixed_point(
+            lambda state: (self._compiled or self._advance)(state, copy),
+            start,
+            solver=self.solver,
+            gradient=self.config.gradient,
+            on_failure=self.config.on_failure,
+        )
+        found = family_of(self.config.family).from_state(solution.value, self.knots)
+        return SiteReport(found, solution.residual, solution.steps, solution.converged)
+
+    def _advance(self, state: Tensor, copy: Tensor) -> Tensor:
+        """One evaluation: the next map's state, given the current one and the features."""
         family, update = family_of(self.config.family), UPDATES[self.config.update]
         # Only the energy's gradient is differentiated a second time.
         sampler = "gather" if self.config.update == "gradient" else "native"
@@ -87,21 +103,15 @@ class Canonicalizer(nn.Module):
         def observe(m: FamilyMap) -> Tensor:
             return unscale(copy, m, sampler=sampler)
 
-        def step(state: Tensor) -> Tensor:
-            return update(family.from_state(state, self.knots), observe, self.network, self.config).state()
+        return update(family.from_state(state, self.knots), observe, self.network, self.config).state()
 
-        start = identity_map(
-            copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
-        ).state()
-        solution = fixed_point(
-            step,
-            start,
-            solver=self.solver,
-            gradient=self.config.gradient,
-            on_failure=self.config.on_failure,
-        )
-        found = family.from_state(solution.value, self.knots)
-        return SiteReport(found, solution.residual, solution.steps, solution.converged)
+    def compile_evaluation(self) -> None:
+        """Compile what the solver repeats, hundreds of small kernels, into a few; the first call takes some seconds.
+
+        Idle for ``update="gradient"``, which differentiates inside.
+        """
+        if self.config.update != "gradient":
+            self._compiled = torch.compile(self._advance, dynamic=False)
 
     def working_copy(self, features: Tensor) -> Tensor:
         """What the loop looks at, computed once: full precision, normalised across channels, at a small size.
