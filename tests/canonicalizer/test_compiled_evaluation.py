@@ -7,6 +7,9 @@ from torch import Tensor
 
 from localscale.canonicalizer import Canonicalizer, DECConfig
 
+# The compiler looks at the gradients of what it is given, and the solver gives it what has none.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+
 UPDATES = [("compose", "unrolled"), ("direct", "implicit")]
 
 
