@@ -10,7 +10,7 @@ import localscale as ls
 from localscale import errors
 from localscale.errors import LocalScaleError, near_misses
 
-RUNTIME_ERRORS = ["ConvergenceError", "GradientError"]
+RUNTIME_ERRORS = ["ConvergenceError", "GradientError", "TrainingError"]
 VALUE_ERRORS = ["MapError", "ShapeError", "ConfigError", "SiteError", "CheckpointError", "DataError"]
 OTHER_ERRORS = {"OutputError": OSError, "MissingExtraError": ImportError}
 

@@ -254,3 +254,31 @@ def test_the_configuration_is_what_the_settings_say():
     solver = config.make_solver()
     assert (solver.max_steps, solver.fixed) == (9, True), "nothing waits for the GPU"
     assert DEC(sites=("input", "blocks.0"), knots=(5,)).config().knots_at(1) == (5, 5)
+
+
+# Detached.
+
+
+def test_detached_canonicalizers_learn_from_supervision_alone():
+    for supervision, learns in ((1.0, True), (0.0, False)):
+        method = dec(update="compose", solver="plain", gradient="unrolled", supervision=supervision, detached=True)
+        model = randomise(method.build(cnn()))
+        method.losses(model, images(), LABELS, cross_entropy, draws())["loss"].backward()
+        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.base.parameters())
+        heads = [p.grad for n, p in model.canonicalizers["input"].named_parameters() if n.endswith("to_x.weight")]
+        assert (heads[0] is not None and heads[0].abs().max() > 0) == learns
+
+
+def test_detached_changes_no_answer():
+    settings = {"update": "compose", "solver": "plain", "supervision": 1.0}
+    answers = []
+    for cut in (False, True):
+        torch.manual_seed(0)
+        answers.append(randomise(dec(detached=cut, **settings).build(cnn()))(images()))
+    assert torch.equal(*answers)
+
+
+def test_detached_without_anything_to_learn_from_is_refused():
+    for method in (DEC(detached=True), DEC(detached=True, supervision=1.0, sites=("input", "blocks.0"))):
+        with pytest.raises(ConfigError, match="detached canonicalizers learn from supervision alone"):
+            method.check()

@@ -1,4 +1,5 @@
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,10 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, tmp_path):
+def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, tmp_path, monkeypatch):
     if engine == "ray":
-        pytest.importorskip("ray")
+        pytest.importorskip("ray", reason="needs the extra 'ray'")
+        monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(dir="/tmp"))  # not where other tests look for a cluster
     cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=SMALL, flags=("--cpu",))
     failed = reproduce(cells, Settings(jobs=2, engine=engine, gpus_per_run=0))
     assert failed == []

@@ -113,7 +113,7 @@ class AdaptedModel(nn.Module):
         try:
             if self.input_canonicalizer is not None:
                 current.report[INPUT] = self.input_canonicalizer(image)
-                canonical = unscale(image, current.report[INPUT].map)
+                canonical = unscale(image, current.report[INPUT].applied)
                 args, kwargs = replace_feature(args, kwargs, key, canonical)
             answer = self._call_base(current, args, kwargs)
         finally:
@@ -247,4 +247,4 @@ def _scale_answer_back(answer: Any, report: SiteReport) -> Any:
             f'mode="equivariant" at the input scales the answer back, but the model answered {kind}; '
             'expected (batch, classes, height, width), or use mode="invariant"'
         )
-    return scale(answer, report.map)
+    return scale(answer, report.applied)

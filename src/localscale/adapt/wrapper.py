@@ -68,12 +68,12 @@ class AdaptedSite(nn.Module):
         key, feature = found
         layout = self._layout(feature)
         report = self._canonicalize(feature, layout)
-        canonical = unscale(feature, report.map, layout=layout)
+        canonical = unscale(feature, report.applied, layout=layout)
         args, kwargs = replace_feature(args, kwargs, key, canonical)
         output = self.wrapped(*args, **kwargs)
         if self.canonicalizer.config.mode == "invariant":
             return output
-        return self._scale_back(output, report.map, layout, feature)
+        return self._scale_back(output, report.applied, layout, feature)
 
     def _layout(self, feature: Tensor) -> Layout:
         current = self.channel.current

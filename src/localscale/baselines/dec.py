@@ -58,6 +58,8 @@ class DEC(Method):
     """implicit, phantom(k) or unrolled."""
     supervision: float = 0.0
     """Weight of the equivariance supervision, at the input; 0 is none, as in the paper."""
+    detached: bool = False
+    """Canonicalizers learn from supervision and prior alone, and not from the task."""
     prior: float = 0.0
     """Weight of the prior that keeps the mean map near the identity."""
     supervised_scaling: RandomScaling = field(default_factory=RandomScaling)
@@ -80,6 +82,7 @@ class DEC(Method):
             step_size=self.step_size,
             gradient=self.gradient,
             fixed_steps=True,
+            detached=self.detached,
         )
 
     def check(self) -> None:
@@ -87,6 +90,11 @@ class DEC(Method):
         self.supervised_scaling.check()
         if not (0 <= self.supervision < math.inf and 0 <= self.prior < math.inf):
             raise ConfigError(f"supervision is {self.supervision} and prior {self.prior}; expected 0 or more")
+        if self.detached and (not self.supervision or self.sites != (INPUT,)):
+            raise ConfigError(
+                f'detached canonicalizers learn from supervision alone, which is {self.supervision} and for "{INPUT}", '
+                f"not for all of {', '.join(self.sites)}; use supervision and that site alone, or detached=False"
+            )
         if (self.supervision or self.prior) and INPUT not in self.sites:
             raise ConfigError(
                 f'supervision and prior look at the image\'s map, but "{INPUT}" is not among the sites '

@@ -35,6 +35,12 @@ class SiteReport:
     residual: Tensor
     steps: Tensor
     converged: Tensor
+    detached: bool = False
+
+    @property
+    def applied(self) -> FamilyMap:
+        """The map that features are moved by: ``map``, without its gradient where the configuration says so."""
+        return self.map.detach() if self.detached else self.map
 
 
 class Canonicalizer(nn.Module):
@@ -92,7 +98,7 @@ class Canonicalizer(nn.Module):
             on_failure=self.config.on_failure,
         )
         found = family_of(self.config.family).from_state(solution.value, self.knots)
-        return SiteReport(found, solution.residual, solution.steps, solution.converged)
+        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.config.detached)
 
     def _advance(self, state: Tensor, copy: Tensor) -> Tensor:
         """One evaluation: the next map's state, given the current one and the features."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from localscale.clusters import connected
 from localscale.errors import ConfigError
-from localscale.extras import require
 from localscale.training.recipes import find_recipe
 from localscale.training.run import Run
 from localscale.training.tables import Row, Table, find_table
@@ -140,22 +140,22 @@ def _here(todo: list[Cell], settings: Settings, done: Callable[[], object]) -> l
 
 def _on_ray(todo: list[Cell], settings: Settings, done: Callable[[], object]) -> list[str]:
     """Tasks on a Ray cluster whose machines share the disk that the runs are on."""
-    ray = require("ray", "ray")
-    ray.init(address=settings.address, ignore_reinit_error=True, log_to_driver=False)
-
-    @ray.remote(num_gpus=settings.gpus_per_run, max_retries=2)
-    def task(cell: Cell, _after: Any) -> str:
-        return run_cell(cell)
-
-    tasks: dict[Path, Any] = {}
-    for cell in todo:  # what others start from comes first
-        tasks[cell.folder] = task.remote(cell, tasks.get(cell.start) if cell.start else None)
-    failed, left = [], list(tasks.values())
-    while left:
-        ready, left = ray.wait(left)
-        failed += [message for message in ray.get(ready) if message]
-        done()
+    with connected(settings.address) as ray:
+        task = ray.remote(num_gpus=settings.gpus_per_run, max_retries=2)(_after)
+        tasks: dict[Path, Any] = {}
+        for cell in todo:  # what others start from comes first
+            tasks[cell.folder] = task.remote(cell, tasks.get(cell.start) if cell.start else None)
+        failed, left = [], list(tasks.values())
+        while left:
+            ready, left = ray.wait(left)
+            failed += [message for message in ray.get(ready) if message]
+            done()
     return failed
+
+
+def _after(cell: Cell, before: Any) -> str:
+    """Run a cell, once Ray has the answer of the one it starts from."""
+    return run_cell(cell)
 
 
 def run_cell(cell: Cell) -> str:

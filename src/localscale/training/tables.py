@@ -80,7 +80,8 @@ CHANNELS = ("32", "64", "128", "128")
 def _ablation_rows() -> tuple[Row, ...]:
     rows = [Row("Aug", "aug"), Row("1 site, 4 layers, 10 knots", "dec_compose")]
     for count in (2, 3, 4):
-        rows.append(Row(f"{count} sites", "dec_compose", ("--method.sites", *SITES[:count]), f"sites{count}"))
+        sites = ("--method.sites", *SITES[:count], "--method.no-detached")
+        rows.append(Row(f"{count} sites, learning from the task too", "dec_compose", sites, f"sites{count}"))
     for count in (1, 2, 3):
         layers = ("--method.channels", *CHANNELS[: count - 1], "128")
         rows.append(Row(f"{count} layer{'s' * (count > 1)}", "dec_compose", layers, f"layers{count}"))

@@ -6,13 +6,13 @@ machines only where the kind of machine changes. Ray starts an actor that died a
 
 from __future__ import annotations
 
-import logging
 import pickle
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
+from localscale.clusters import connected
 from localscale.data.generation.job import Job, Stage, build, run
 from localscale.data.generation.local import one_thread
 from localscale.data.generation.store import Store
@@ -30,42 +30,39 @@ def run_ray(
     Where Ray runs in this process already, it is used as it is. Every machine of the cluster needs this library, the
     job's inputs, and ``store``'s folder under the same path.
     """
-    ray = require("ray", "ray")
     ray_data = require("ray.data", "ray")
-    ours = not ray.is_initialized()
-    if ours:
-        _connect(ray, workers, address)
-    context = ray_data.DataContext.get_current()
-    bars, context.enable_progress_bars = context.enable_progress_bars, False  # only the caller's bar speaks
-    try:
-        resources = ray.cluster_resources()
-        gpus, cpus = int(resources.get("GPU", 0)), max(1, int(resources.get("CPU", 1)))
-        pipeline = ray_data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
-        groups = [(on_gpu, list(group)) for on_gpu, group in groupby(job.stages, lambda stage: stage.gpu and gpus > 0)]
-        cpu_groups = sum(not on_gpu for on_gpu, _ in groups)
-        held: list[Any] = []
-        for position, (on_gpu, group) in enumerate(groups):
-            share = gpus if on_gpu else max(1, cpus // cpu_groups)
-            # Held here until the end: an actor that starts again reads them again.
-            held.append(ray.put((group, store, position == len(groups) - 1)))
-            pipeline = pipeline.map(
-                _Actor,
-                fn_constructor_args=(held[-1:],),
-                num_gpus=1 if on_gpu else None,
-                num_cpus=0 if on_gpu else 1,
-                compute=ray_data.ActorPoolStrategy(min_size=1, max_size=min(share, len(chunks))),
-            )
-        for row in pipeline.iter_rows():
-            if row["failure"]:
-                raise DataError(row["failure"])
-            tick(len(store.items(row["chunk"])))
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        raise OutputError(f"the Ray pipeline failed ({cause}); run the same command again to go on") from error
-    finally:
-        context.enable_progress_bars = bars
-        if ours:
-            ray.shutdown()
+    with connected(address, cpus=workers) as ray:
+        context = ray_data.DataContext.get_current()
+        bars, context.enable_progress_bars = context.enable_progress_bars, False  # only the caller's bar speaks
+        try:
+            resources = ray.cluster_resources()
+            gpus, cpus = int(resources.get("GPU", 0)), max(1, int(resources.get("CPU", 1)))
+            pipeline = ray_data.from_items([{"chunk": chunk} for chunk in chunks], override_num_blocks=len(chunks))
+            groups = [
+                (on_gpu, list(group)) for on_gpu, group in groupby(job.stages, lambda stage: stage.gpu and gpus > 0)
+            ]
+            cpu_groups = sum(not on_gpu for on_gpu, _ in groups)
+            held: list[Any] = []
+            for position, (on_gpu, group) in enumerate(groups):
+                share = gpus if on_gpu else max(1, cpus // cpu_groups)
+                # Held here until the end: an actor that starts again reads them again.
+                held.append(ray.put((group, store, position == len(groups) - 1)))
+                pipeline = pipeline.map(
+                    _Actor,
+                    fn_constructor_args=(held[-1:],),
+                    num_gpus=1 if on_gpu else None,
+                    num_cpus=0 if on_gpu else 1,
+                    compute=ray_data.ActorPoolStrategy(min_size=1, max_size=min(share, len(chunks))),
+                )
+            for row in pipeline.iter_rows():
+                if row["failure"]:
+                    raise DataError(row["failure"])
+                tick(len(store.items(row["chunk"])))
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            raise OutputError(f"the Ray pipeline failed ({cause}); run the same command again to go on") from error
+        finally:
+            context.enable_progress_bars = bars
 
 
 class _Actor:
@@ -107,18 +104,3 @@ class _Actor:
 def _account(error: Exception) -> str:
     """Ours in their own words, others with their traceback."""
     return str(error) if isinstance(error, LocalScaleError) else "".join(traceback.format_exception(error))
-
-
-def _connect(ray: Any, workers: int, address: str | None) -> None:
-    for name in ("ray.data", "ray._private"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        if address is None:
-            ray.init(num_cpus=workers, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-        else:
-            ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise OutputError(
-            f"no Ray cluster answers at {address or 'this machine'} ({error}); start one with `ray start --head`, or "
-            "leave out --address to use this machine"
-        ) from error

@@ -146,6 +146,7 @@ def _supervised() -> DEC:
         solver_steps=4,
         gradient="unrolled",
         supervision=1.0,
+        detached=True,
         prior=0.01,
         supervised_scaling=RandomScaling(strength=GENTLE, knots=10),
     )

@@ -126,6 +126,7 @@ def _supervised() -> DEC:
         solver_steps=4,
         gradient="unrolled",
         supervision=1.0,
+        detached=True,
         prior=0.01,
         supervised_scaling=RandomScaling(strength=2.0, knots=10),
     )
