@@ -32,6 +32,7 @@ OTHER = {
     "fixed_steps": True,
     "gradient": "phantom(3)",
     "on_failure": "identity",
+    "detached": True,
 }
 FIELDS = [field.name for field in dataclasses.fields(DECConfig)]
 
@@ -129,7 +130,7 @@ def test_unknown_keys_name_the_near_misses(build):
     with pytest.raises(ConfigError, match=r"^DECConfig has no field 'tolerence': did you mean tolerance\?$"):
         build({"tolerence": 4})
     with pytest.raises(
-        ConfigError, match=r"^DECConfig has no field 'zzz': known: sites, knots, family.*\(19 in all\)$"
+        ConfigError, match=r"^DECConfig has no field 'zzz': known: sites, knots, family.*\(20 in all\)$"
     ):
         build({"zzz": 4})
 
