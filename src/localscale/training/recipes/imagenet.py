@@ -6,18 +6,16 @@ equal-budget control, ``dec_joint`` and ``dec_compose_joint`` train with the bac
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from localscale.baselines import DEC, Canon, InvL, RandomScaling
-from localscale.canonicalizer.site import INPUT
 from localscale.training.backbones import Backbone
 from localscale.training.imagenet import ImageNetData
 from localscale.training.optimization import Optimization
 from localscale.training.recipe import Recipe, Regularization
-from localscale.training.recipes.mnist import at_sites
+from localscale.training.recipes.rows import direct, make, optim, supervised
 
 __all__ = ["IMAGENET_ROWS"]
 
@@ -108,11 +106,7 @@ class ImageNetOptim(ImageNetAug):
     localscale train imagenet-deit_tiny-optim --start runs/imagenet-deit_tiny-base/seed0 --data.train-root …
     """
 
-    method: DEC = field(
-        default_factory=lambda: DEC(
-            sites=(INPUT, "…"), knots=(6, 4), update="gradient", solver="plain", solver_steps=4, gradient="unrolled"
-        )
-    )
+    method: DEC = field(default_factory=optim)
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ class ImageNetDEC(ImageNetAug):
     localscale train imagenet-deit_tiny-dec --start runs/imagenet-deit_tiny-base/seed0 --data.train-root …
     """
 
-    method: DEC = field(default_factory=lambda: DEC(sites=(INPUT, "…"), knots=(6, 4), solver="plain", solver_steps=4))
+    method: DEC = field(default_factory=direct)
 
 
 @dataclass(frozen=True)
@@ -136,22 +130,6 @@ class ImageNetDECJoint(ImageNetDEC):
     starts_from: ClassVar[str] = ""
 
 
-def _supervised() -> DEC:
-    return DEC(
-        sites=(INPUT,),
-        knots=(10,),
-        update="compose",
-        channels=(32, 64, 128, 128),
-        solver="plain",
-        solver_steps=4,
-        gradient="unrolled",
-        supervision=1.0,
-        detached=True,
-        prior=0.01,
-        supervised_scaling=RandomScaling(strength=GENTLE, knots=10),
-    )
-
-
 @dataclass(frozen=True)
 class ImageNetDECCompose(ImageNetAug):
     """DEC with the compose update and equivariance supervision.
@@ -161,7 +139,7 @@ class ImageNetDECCompose(ImageNetAug):
 
     canonicalizer_rate: ClassVar[float] = 1e-3
 
-    method: DEC = field(default_factory=_supervised)
+    method: DEC = field(default_factory=lambda: supervised(strength=GENTLE))
 
 
 @dataclass(frozen=True)
@@ -191,13 +169,8 @@ KINDS: dict[str, type[ImageNetRecipe]] = {
 
 def _make(prefix: str, row: str, backbone: Backbone) -> Recipe:
     kind = KINDS[row]
-    recipe = kind(
-        name=f"{prefix}-{row}",
-        backbone=backbone.timm_name,
-        needs_start=f"{prefix}-{kind.starts_from}" if kind.starts_from else "",
-        optimization=_optimization(kind.epochs_by_default, kind.canonicalizer_rate),
-    )
-    return dataclasses.replace(recipe, method=at_sites(recipe.method, backbone))
+    optimization = _optimization(kind.epochs_by_default, kind.canonicalizer_rate)
+    return make(kind, prefix, row, backbone, optimization)
 
 
 IMAGENET_ROWS: dict[str, Callable[[str, str, Backbone], Recipe]] = dict.fromkeys(KINDS, _make)

@@ -8,17 +8,16 @@ against each other.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from localscale.baselines import DEC, Canon, InvL, RandomScaling
-from localscale.canonicalizer.site import INPUT
 from localscale.training.backbones import Backbone
 from localscale.training.mnist import MNISTData
 from localscale.training.optimization import Optimization
 from localscale.training.recipe import Recipe
+from localscale.training.recipes.rows import direct, make, optim, supervised
 
 __all__ = ["MNIST_ROWS"]
 
@@ -97,7 +96,7 @@ class MNISTDEC(MNISTAugPlus):
     localscale train mnist-deit_tiny-dec --start runs/mnist-deit_tiny-aug/seed0
     """
 
-    method: DEC = field(default_factory=lambda: DEC(sites=(INPUT, "…"), knots=(6, 4), solver="plain", solver_steps=4))
+    method: DEC = field(default_factory=direct)
 
 
 @dataclass(frozen=True)
@@ -111,27 +110,6 @@ class MNISTDECJoint(MNISTDEC):
     starts_from: ClassVar[str] = ""
 
 
-def _supervised() -> DEC:
-    """Compose and equivariance supervision: ours.
-
-    Four layers, so that a canonicalizer sees a whole digit, and ten knots, so that a map can make one digit larger and
-    leave its neighbours alone.
-    """
-    return DEC(
-        sites=(INPUT,),
-        knots=(10,),
-        update="compose",
-        channels=(32, 64, 128, 128),
-        solver="plain",
-        solver_steps=4,
-        gradient="unrolled",
-        supervision=1.0,
-        detached=True,
-        prior=0.01,
-        supervised_scaling=RandomScaling(strength=2.0, knots=10),
-    )
-
-
 @dataclass(frozen=True)
 class MNISTDECCompose(MNISTAugPlus):
     """DEC with the compose update and equivariance supervision, added to Aug's weights.
@@ -141,7 +119,7 @@ class MNISTDECCompose(MNISTAugPlus):
 
     canonicalizer_rate: ClassVar[float] = 2e-3
 
-    method: DEC = field(default_factory=_supervised)
+    method: DEC = field(default_factory=lambda: supervised(strength=2.0))
 
 
 @dataclass(frozen=True)
@@ -162,11 +140,7 @@ class MNISTOptim(MNISTAugPlus):
     localscale train mnist-deit_tiny-optim --start runs/mnist-deit_tiny-aug/seed0
     """
 
-    method: DEC = field(
-        default_factory=lambda: DEC(
-            sites=(INPUT, "…"), knots=(6, 4), update="gradient", solver="plain", solver_steps=4, gradient="unrolled"
-        )
-    )
+    method: DEC = field(default_factory=optim)
 
 
 KINDS: dict[str, type[MNISTRecipe]] = {
@@ -183,26 +157,14 @@ KINDS: dict[str, type[MNISTRecipe]] = {
 }
 
 
-def at_sites(method: Any, backbone: Backbone) -> Any:
-    """The method with "…" among its sites replaced by the backbone's first place for a canonicalizer."""
-    if not isinstance(method, DEC):
-        return method
-    return dataclasses.replace(method, sites=tuple(backbone.sites[0] if s == "…" else s for s in method.sites))
-
-
 def _make(prefix: str, row: str, backbone: Backbone) -> Recipe:
     kind = KINDS[row]
-    recipe = kind(
-        name=f"{prefix}-{row}",
-        backbone=backbone.timm_name,
-        needs_start=f"{prefix}-{kind.starts_from}" if kind.starts_from else "",
-        optimization=Optimization(
-            epochs=kind.epochs_by_default,
-            learning_rate=backbone.mnist_rate,
-            canonicalizer_rate=kind.canonicalizer_rate or backbone.mnist_rate,
-        ),
+    optimization = Optimization(
+        epochs=kind.epochs_by_default,
+        learning_rate=backbone.mnist_rate,
+        canonicalizer_rate=kind.canonicalizer_rate or backbone.mnist_rate,
     )
-    return dataclasses.replace(recipe, method=at_sites(recipe.method, backbone))
+    return make(kind, prefix, row, backbone, optimization)
 
 
 MNIST_ROWS: dict[str, Callable[[str, str, Backbone], Recipe]] = dict.fromkeys(KINDS, _make)
