@@ -20,7 +20,8 @@ class Replayed:
     """``step`` of some tensors, on the GPU: the first calls run as they are, the next is recorded, the rest replay it.
 
     Small backbones and fixed-step solvers are bound by how fast the host can launch kernels; replaying leaves only the
-    kernels. Shapes must stay the same. Each call's answer lies where the last one's did, so read it before the next.
+    kernels. A call with other shapes than the recorded one's runs as it is. Each answer lies where the last one's did,
+    so read it before the next.
     """
 
     def __init__(self, step: Step) -> None:
@@ -35,6 +36,8 @@ class Replayed:
             return self._aside(*tensors)
         if self.graph is None:
             self._record(*tensors)
+        if any(kept.shape != given.shape for kept, given in zip(self.inputs, tensors, strict=True)):
+            return self.step(*tensors)
         for kept, given in zip(self.inputs, tensors, strict=True):
             kept.copy_(given)
         assert self.graph is not None

@@ -115,7 +115,14 @@ def _train(
         # The last checkpoint: an interruption while evaluating costs no training.
         write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
     started = time.perf_counter()
-    metrics = evaluate(loop.model, task, accelerator, batch_size=recipe.optimization.batch_size, progress=progress)
+    metrics = evaluate(
+        loop.model,
+        task,
+        accelerator,
+        batch_size=recipe.optimization.batch_size,
+        progress=progress,
+        cuda_graph=cuda_graph,
+    )
     result = {
         "name": recipe.name,
         "seed": recipe.seed,
