@@ -41,6 +41,8 @@ def test_a_run_writes_its_recipe_versions_seed_metrics_and_duration(run):
     result = json.loads((run / "result.json").read_text())
     assert result["name"] == "mnist-deit_tiny-aug"
     assert result["seed"] == 0
+    assert "8 images" in result["data"]
+    assert "digits: " in result["data"]
     assert result["recipe"]["optimization"]["epochs"] == 1
     assert result["recipe"]["data"]["image_size"] == 32
     assert {"localscale", "torch", "timm", "accelerate"} <= set(result["versions"])

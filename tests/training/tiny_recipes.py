@@ -120,6 +120,9 @@ class Noise(Task):
         self.pixels = torch.rand(count, 3, size, size, generator=generator)
         self.labels = torch.randint(self.classes, (count,), generator=generator)
 
+    def describe(self) -> str:
+        return "noise"
+
     def load(self, batches: Any, seed: int) -> Any:
         return ((indices, None) for indices in batches)
 

@@ -76,6 +76,10 @@ class ImageNetTask(Task):
         self.train = TrainingImages(data, self.test.classes)
         self.train_count = len(self.train)
 
+    def describe(self) -> str:
+        groups, scales = len(self.test.groups), len(self.test.scales)
+        return f"{self.train_count:,} training images; {groups:,} test images at {scales} scales each"
+
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
         steps, again = itertools.tee(batches)  # the reader runs some batches ahead
         places = ([(i, seed_of(seed, "crop", n)) for i, n in _pairs(step)] for step in again)

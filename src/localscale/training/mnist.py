@@ -89,6 +89,9 @@ class MNISTTask(Task):
             digits=self.test.digits,
         )
 
+    def describe(self) -> str:
+        return f"{self.train!r}; {self.test!r}"
+
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, None]]:
         return ((indices, None) for indices in batches)
 

@@ -127,6 +127,7 @@ def _train(
         "name": recipe.name,
         "seed": recipe.seed,
         "metrics": metrics,
+        "data": task.describe(),
         "classes": task.classes,
         "steps": loop.total_steps,
         "skipped_steps": loop.position.skipped,

@@ -115,6 +115,10 @@ class Task(ABC):
     fresh_head = False  # whether a pretrained head of the same size is of no use
 
     @abstractmethod
+    def describe(self) -> str:
+        """What was learned from and judged on, in words, for the result."""
+
+    @abstractmethod
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
         """The batches with whatever can be prepared away from the device; ``seed`` is the run's."""
 
