@@ -17,7 +17,7 @@ from localscale.baselines import RandomScaling
 from localscale.errors import ConfigError, TrainingError
 from localscale.randomness import Draws
 from localscale.training.loop import Epoch, Loop, Position
-from localscale.training.recipe import Regularization
+from localscale.training.regularization import Regularization
 from localscale.training.task import Batches, seed_of
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from localscale.baselines import DEC
 from localscale.errors import TrainingError
-from localscale.training.loop import evaluate
+from localscale.training.evaluation import evaluate
 
 
 def vit() -> Any:

@@ -24,7 +24,7 @@ from tiny_recipes import EPOCHS, METHODS, STEPS, log_of, tiny
 from localscale.errors import CheckpointError, OutputError, TrainingError
 from localscale.training import Recipe, Run, train
 from localscale.training.mnist import MNISTTask
-from localscale.training.recipe import Regularization
+from localscale.training.regularization import Regularization
 
 CHANCE = Regularization(drop_path=0.2, mixup=0.8, random_erasing=0.5, label_smoothing=0.1)
 

@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import broadcast, set_seed
-from timm.data import Mixup
-from timm.data.random_erasing import RandomErasing
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -23,11 +21,13 @@ from localscale.canonicalizer import Canonicalizer
 from localscale.errors import ConfigError, TrainingError
 from localscale.randomness import Draws
 from localscale.training.graph import Replayed
+from localscale.training.memory import memory_advice
 from localscale.training.optimization import Schedule
-from localscale.training.recipe import Recipe, Regularization
+from localscale.training.recipe import Recipe
+from localscale.training.regularization import mixing, smoothing
 from localscale.training.task import Batches, Shard, Task, seed_of
 
-__all__ = ["Epoch", "Loop", "Position", "evaluate"]
+__all__ = ["Epoch", "Loop", "Position"]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Loop:
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
         self.position = Position(schedule=self.schedule.state())
-        self._mix = _mixing(recipe.regularization, task.classes)
-        criterion = functools.partial(_cross_entropy, label_smoothing=_smoothing(recipe.regularization))
+        self._mix = mixing(recipe.regularization, task.classes)
+        criterion = functools.partial(_cross_entropy, label_smoothing=smoothing(recipe.regularization))
         step = TrainingStep(self.model, recipe.method, criterion)
         self._step, self._optimizer = accelerator.prepare(step, self.optimizer)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -198,33 +198,6 @@ class _Sums:
             self.totals[name] = self.totals[name] + value if name in self.totals else value.float().clone()
 
 
-def evaluate(
-    model: nn.Module,
-    task: Task,
-    accelerator: Accelerator,
-    *,
-    batch_size: int,
-    progress: bool,
-    cuda_graph: bool = True,
-) -> dict[str, Any]:
-    """Everything the task measures, of a model outside training."""
-    shard = Shard(accelerator.process_index, accelerator.num_processes)
-    model.eval()
-
-    def answer(images: Tensor) -> dict[str, Tensor]:
-        with accelerator.autocast():
-            return {"logits": model(images)}
-
-    ask = Replayed(answer) if cuda_graph and accelerator.device.type == "cuda" else answer
-
-    def predict(images: Tensor) -> Tensor:
-        return ask(images)["logits"].clone()
-
-    # Evaluation has other batch sizes than training; compiling for them would take longer than they do.
-    with memory_advice(batch_size), torch.compiler.set_stance("force_eager"):
-        return task.evaluate(predict, accelerator.device, shard, progress=progress)
-
-
 def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
     """The blocks that a backbone repeats; compiling each by itself takes seconds where the whole takes minutes."""
     found = []
@@ -241,45 +214,6 @@ def _compile(blocks: list[nn.Module], model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Canonicalizer):
             module.compile_evaluation()
-
-
-class memory_advice:  # noqa: N801 (reads as a verb where it is used)
-    """Turn a full GPU into a sentence with the batch size to try."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise TrainingError(f"out of GPU memory with batch size {self.batch_size}; " + self._remedy()) from error
-
-    def _remedy(self) -> str:
-        if self.batch_size == 1:
-            return "use a smaller backbone or image, or a larger GPU"
-        return f"try --batch-size {self.batch_size // 2}"
-
-
-def _mixing(settings: Regularization, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-    """Random erasing, then mixup, as timm does them; None without either. They throw their dice on the host."""
-    if not (settings.random_erasing or settings.mixup or settings.cutmix):
-        return None
-    erase = RandomErasing(settings.random_erasing, mode="pixel", device="cpu")
-    mix = Mixup(settings.mixup, settings.cutmix, label_smoothing=settings.label_smoothing, num_classes=classes)
-
-    def apply(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        erase.device = images.device
-        images = erase(images)
-        return mix(images, labels) if settings.mixup or settings.cutmix else (images, labels)
-
-    return apply
-
-
-def _smoothing(settings: Regularization) -> float:
-    """Label smoothing left to the criterion: mixup smooths its own labels."""
-    return 0.0 if settings.mixup or settings.cutmix else settings.label_smoothing
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float) -> Tensor:

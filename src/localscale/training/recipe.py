@@ -16,32 +16,9 @@ from localscale.errors import ConfigError, near_misses
 from localscale.training.imagenet import ImageNetData
 from localscale.training.mnist import MNISTData
 from localscale.training.optimization import Optimization
+from localscale.training.regularization import Regularization
 
-__all__ = ["Recipe", "Regularization", "from_dict", "to_dict"]
-
-
-@dataclass(frozen=True)
-class Regularization:
-    """What keeps a large model from learning a small dataset by heart (App. A1, table hyper_imnet)."""
-
-    label_smoothing: float = 0.0
-    """Probability spread over all classes."""
-    mixup: float = 0.0
-    """α of mixup; 0 is none."""
-    cutmix: float = 0.0
-    """α of cutmix; 0 is none."""
-    random_erasing: float = 0.0
-    """Probability that a rectangle of an image is erased."""
-    drop_path: float = 0.0
-    """Rate of stochastic depth, where the backbone has it."""
-
-    def check(self) -> None:
-        """Refuse what is no probability."""
-        for name in ("label_smoothing", "random_erasing", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected 0 to less than 1")
-        if min(self.mixup, self.cutmix) < 0:
-            raise ConfigError(f"mixup is {self.mixup} and cutmix {self.cutmix}; expected 0 or more")
+__all__ = ["Recipe", "from_dict", "to_dict"]
 
 
 @dataclass(frozen=True)

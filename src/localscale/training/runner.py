@@ -20,7 +20,8 @@ from localscale.extras import require
 from localscale.files import write_whole
 from localscale.training.backbones import create_backbone, normalisation
 from localscale.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
-from localscale.training.loop import Epoch, Loop, Position, evaluate
+from localscale.training.evaluation import evaluate
+from localscale.training.loop import Epoch, Loop, Position
 from localscale.training.recipe import Recipe, to_dict
 from localscale.training.run import Log, Run
 

@@ -14,8 +14,9 @@ from localscale.baselines import DEC, Canon, InvL, RandomScaling
 from localscale.training.backbones import Backbone
 from localscale.training.imagenet import ImageNetData
 from localscale.training.optimization import Optimization
-from localscale.training.recipe import Recipe, Regularization
+from localscale.training.recipe import Recipe
 from localscale.training.recipes.rows import direct, make, optim, supervised
+from localscale.training.regularization import Regularization
 
 __all__ = ["IMAGENET_ROWS"]
 
