@@ -207,6 +207,7 @@ def test_gradients_of_the_whole_loss_are_those_of_finite_differences(update: str
     method = dec(
         update=update, gradient="unrolled", solver="plain", prior=10.0, supervision=supervision, channels=(3, 4)
     )
+    torch.manual_seed(0)  # bilinear reading has kinks, and some weights put a difference across one
     model = randomise(method.build(cnn()), std=1.0).double()
     for name, parameter in model.named_parameters():
         slope, quotient = slope_and_quotient(method, model, parameter)

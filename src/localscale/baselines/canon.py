@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localscale.baselines.method import Criterion, Method
+from localscale.baselines.method import Method
 from localscale.conventions import compute_dtype, resize
 from localscale.errors import ConfigError
 from localscale.maps.monotone import MonotoneMap, offsets_from_logits
 from localscale.maps.separable import SeparableMap
-from localscale.randomness import Draws
 from localscale.warp import unscale
 
 __all__ = ["Canon", "DiscreteCanonicalizer", "EnergyCNN", "profiles"]
@@ -149,8 +148,3 @@ class Canon(Method):
         return DiscreteCanonicalizer(
             backbone, configurations=self.configurations, knots=self.canon_knots, strength=self.canon_strength
         )
-
-    def losses(
-        self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
-    ) -> dict[str, Tensor]:
-        return {"loss": criterion(model(images), labels)}

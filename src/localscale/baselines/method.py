@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,21 +15,20 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method:
     """A row of a table: frozen settings, no state."""
 
-    def check(self) -> None:  # noqa: B027 (most have nothing to refuse)
+    def check(self) -> None:
         """Refuse settings that cannot work."""
 
     def build(self, backbone: nn.Module) -> nn.Module:
         """The model to train: ``backbone``, or something around it. At first its answers are the backbone's."""
         return backbone
 
-    @abstractmethod
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:
-        """Scalars to log, of which ``"loss"`` is minimised.
+        """Scalars to log, of which ``"loss"`` is minimised; by default the task's loss alone.
 
         Args:
             model: what :meth:`build` returned.
@@ -39,16 +37,12 @@ class Method(ABC):
             criterion: the task's loss of logits and labels.
             draws: the source of everything random.
         """
+        return {"loss": criterion(model(images), labels)}
 
 
 @dataclass(frozen=True)
 class Plain(Method):
     """The backbone alone: Base, Aug and Aug+ differ in what it is trained on and from where."""
-
-    def losses(
-        self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
-    ) -> dict[str, Tensor]:
-        return {"loss": criterion(model(images), labels)}
 
 
 class TrainingStep(nn.Module):

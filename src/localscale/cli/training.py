@@ -139,11 +139,12 @@ class Evaluation:
     recipe: Any
     json: Path | None
     cpu: bool
+    cuda_graph: bool
 
     def run(self) -> None:
         from localscale.training import evaluate_run
 
-        metrics = evaluate_run(self.folder, self.recipe, cpu=self.cpu, progress=True)
+        metrics = evaluate_run(self.folder, self.recipe, cpu=self.cpu, cuda_graph=self.cuda_graph, progress=True)
         print(describe(metrics))
         if self.json is not None:
             write_whole(self.json, json.dumps(metrics, indent=2) + "\n")
@@ -161,11 +162,14 @@ def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
             ("data", type(recipe.data), recipe.data),
             ("json", Path | None, None),
             ("cpu", bool, False),
+            ("cuda_graph", bool, True),
         ],
     )
     kind.__doc__ = "Measure a finished run, by default on the data it was measured on before."
     given: Any = tyro.cli(kind, args=arguments, prog=f"localscale evaluate {folder}")
-    return Evaluation(Path(folder), dataclasses.replace(recipe, data=given.data), given.json, given.cpu)
+    return Evaluation(
+        Path(folder), dataclasses.replace(recipe, data=given.data), given.json, given.cpu, given.cuda_graph
+    )
 
 
 @dataclass(frozen=True)

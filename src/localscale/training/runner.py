@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from torch import nn
 from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
 from localscale.files import write_whole
+from localscale.machine import machine, versions
 from localscale.training.backbones import create_backbone, normalisation
 from localscale.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
 from localscale.training.evaluation import evaluate
@@ -137,7 +136,7 @@ def _train(
         "machine": machine(accelerator.device),
         "parameters": sum(p.numel() for p in loop.model.parameters()),
         "last_epoch": epochs.last,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": versions(PACKAGES),
         "recipe": to_dict(recipe),
     }
     if accelerator.is_main_process:
@@ -213,7 +212,9 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
     return model.to(device).eval()
 
 
-def evaluate_run(folder: Path, recipe: Recipe, *, cpu: bool = False, progress: bool = False) -> dict[str, Any]:
+def evaluate_run(
+    folder: Path, recipe: Recipe, *, cpu: bool = False, cuda_graph: bool = True, progress: bool = False
+) -> dict[str, Any]:
     """Measure a finished run again, with the data of ``recipe``, which may differ from the run's own."""
     recipe.check()
     run = Run(folder)
@@ -230,7 +231,8 @@ def evaluate_run(folder: Path, recipe: Recipe, *, cpu: bool = False, progress: b
     classes = (run.result() or {})["classes"]
     if classes != task.classes:
         raise CheckpointError(f"the run in {folder} answers with {classes} classes; these data have {task.classes}")
-    return evaluate(model, task, accelerator, batch_size=recipe.optimization.batch_size, progress=progress)
+    batch_size = recipe.optimization.batch_size
+    return evaluate(model, task, accelerator, batch_size=batch_size, progress=progress, cuda_graph=cuda_graph)
 
 
 def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bool) -> Accelerator:
@@ -243,17 +245,3 @@ def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bo
         mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder
     )
     return accelerator
-
-
-def machine(device: torch.device) -> str:
-    """The hardware, in words."""
-    if device.type == "cuda":
-        return f"one {torch.cuda.get_device_name(device)}"
-    return f"{torch.get_num_threads()} threads of a {platform.machine()} CPU"
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "from source"
