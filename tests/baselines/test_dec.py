@@ -1,5 +1,7 @@
 """DEC and Optim: what they report, what they minimise, and how equivariance is supervised."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import reference
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from localscale.baselines import DEC, Plain, RandomScaling
 from localscale.baselines.dec import map_prior, site_scalars, supervision_error
-from localscale.canonicalizer import SiteReport
+from localscale.canonicalizer import DECConfig, SiteReport
 from localscale.errors import ConfigError
 from localscale.maps import GridMap, SeparableMap, identity_map, random_map
 from localscale.maps.monotone import MonotoneMap
@@ -279,7 +281,20 @@ def test_detached_changes_no_answer():
     assert torch.equal(*answers)
 
 
+def test_other_sites_still_learn_from_the_task():
+    method = dec(
+        sites=("input", "blocks.1"), knots=(4,), update="compose", solver="plain", gradient="unrolled", supervision=0.0
+    )
+    for cut, learns in ((False, {"input", "blocks.1"}), (True, {"blocks.1"})):
+        torch.manual_seed(0)
+        model = randomise(dataclasses.replace(method, detached=cut).build(vit()))
+        model(images())[:, 0].sum().backward()
+        heads = {path: c.network.to_x.weight.grad for path, c in model.canonicalizers.items()}
+        assert {path for path, grad in heads.items() if grad is not None and grad.abs().max() > 0} == learns
+
+
 def test_detached_without_anything_to_learn_from_is_refused():
-    for method in (DEC(detached=True), DEC(detached=True, supervision=1.0, sites=("input", "blocks.0"))):
-        with pytest.raises(ConfigError, match="detached canonicalizers learn from supervision alone"):
-            method.check()
+    with pytest.raises(ConfigError, match="a detached canonicalizer learns from supervision alone"):
+        DEC(detached=True).check()
+    with pytest.raises(ConfigError, match=r"a detached site is 'blocks\.7'"):
+        DECConfig(sites=("input", "blocks.0"), detached=("blocks.7",))

@@ -32,7 +32,7 @@ OTHER = {
     "fixed_steps": True,
     "gradient": "phantom(3)",
     "on_failure": "identity",
-    "detached": True,
+    "detached": ("input",),
 }
 FIELDS = [field.name for field in dataclasses.fields(DECConfig)]
 

@@ -80,7 +80,8 @@ class AdaptedModel(nn.Module):
         at_image = site.path == INPUT or self.config.source == "image"
         channels = self.input_size[0] if at_image else site.channels
         assert channels is not None
-        return Canonicalizer(channels, self.config.knots_at(index), self.config)
+        detached = site.path in self.config.detached
+        return Canonicalizer(channels, self.config.knots_at(index), self.config, detached=detached)
 
     @property
     def canonicalizers(self) -> dict[str, Canonicalizer]:

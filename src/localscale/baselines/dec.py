@@ -59,7 +59,7 @@ class DEC(Method):
     supervision: float = 0.0
     """Weight of the equivariance supervision, at the input; 0 is none, as in the paper."""
     detached: bool = False
-    """Canonicalizers learn from supervision and prior alone, and not from the task."""
+    """The supervised canonicalizer learns from supervision and prior alone, and not from the task."""
     prior: float = 0.0
     """Weight of the prior that keeps the mean map near the identity."""
     supervised_scaling: RandomScaling = field(default_factory=RandomScaling)
@@ -82,24 +82,24 @@ class DEC(Method):
             step_size=self.step_size,
             gradient=self.gradient,
             fixed_steps=True,
-            detached=self.detached,
+            detached=(INPUT,) if self.detached else (),
         )
 
     def check(self) -> None:
-        self.config()
         self.supervised_scaling.check()
         if not (0 <= self.supervision < math.inf and 0 <= self.prior < math.inf):
             raise ConfigError(f"supervision is {self.supervision} and prior {self.prior}; expected 0 or more")
-        if self.detached and (not self.supervision or self.sites != (INPUT,)):
+        if self.detached and not self.supervision:
             raise ConfigError(
-                f'detached canonicalizers learn from supervision alone, which is {self.supervision} and for "{INPUT}", '
-                f"not for all of {', '.join(self.sites)}; use supervision and that site alone, or detached=False"
+                "a detached canonicalizer learns from supervision alone, and supervision is 0; "
+                "give it a weight, or set detached=False"
             )
         if (self.supervision or self.prior) and INPUT not in self.sites:
             raise ConfigError(
                 f'supervision and prior look at the image\'s map, but "{INPUT}" is not among the sites '
                 f"({', '.join(self.sites)}); add it, or set both to 0"
             )
+        self.config()
 
     def build(self, backbone: nn.Module) -> AdaptedModel:
         return adapt(backbone, self.config())

@@ -47,8 +47,8 @@ class DECConfig:
         fixed_steps: always take ``max_steps``, without data-dependent control flow.
         gradient: ``"implicit"``, ``"phantom(k)"`` or ``"unrolled"``.
         on_failure: ``"warn"``, ``"raise"`` or ``"identity"`` when an image's equilibrium is not reached.
-        detached: features are moved by maps without a gradient, so that canonicalizers learn from what is asked of the
-            reported maps alone (equivariance supervision), and not from the task.
+        detached: sites whose features are moved by maps without a gradient, so that their canonicalizers learn from
+            what is asked of the reported maps alone (equivariance supervision), and not from the task.
 
     >>> config = DECConfig(sites=("input", "blocks.0"), knots=(6, 4))
     >>> DECConfig.from_json(config.to_json()) == config
@@ -74,7 +74,7 @@ class DECConfig:
     fixed_steps: bool = False
     gradient: str = "implicit"
     on_failure: str = "warn"
-    detached: bool = False
+    detached: tuple[str, ...] = ()
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
         """Refuse unknown names with the near misses, before Python refuses them without."""
@@ -93,6 +93,11 @@ class DECConfig:
                 )
         for index in range(len(self.sites)):
             self.knots_at(index)
+        object.__setattr__(
+            self, "detached", (self.detached,) if isinstance(self.detached, str) else tuple(self.detached)
+        )
+        for path in self.detached:
+            _choose("a detached site", path, map(str, self.sites))
         _choose("family", self.family, FAMILIES)
         _choose("update", self.update, UPDATES)
         _choose("source", self.source, SOURCES)

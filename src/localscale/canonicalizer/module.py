@@ -54,9 +54,9 @@ class Canonicalizer(nn.Module):
     (0.0, tensor([True, True]))
     """
 
-    def __init__(self, in_channels: int, knots: tuple[int, int], config: DECConfig) -> None:
+    def __init__(self, in_channels: int, knots: tuple[int, int], config: DECConfig, *, detached: bool = False) -> None:
         super().__init__()
-        self.in_channels, self.knots, self.config = in_channels, knots, config
+        self.in_channels, self.knots, self.config, self.detached = in_channels, knots, config, detached
         self.solver = config.make_solver()
         self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
         if config.update == "gradient":
@@ -98,7 +98,7 @@ class Canonicalizer(nn.Module):
             on_failure=self.config.on_failure,
         )
         found = family_of(self.config.family).from_state(solution.value, self.knots)
-        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.config.detached)
+        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
 
     def _advance(self, state: Tensor, copy: Tensor) -> Tensor:
         """One evaluation: the next map's state, given the current one and the features."""
