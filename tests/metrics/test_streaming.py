@@ -1,17 +1,14 @@
 """The metrics over whole datasets: batch by batch and process by process, they are the functions on everything."""
 
-import json
 import math
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
+from metric_processes import batches, in_two_processes
 from torch import Tensor
 
 from localscale import metrics
@@ -27,7 +24,6 @@ from localscale.metrics import (
 )
 
 SCALES = (0.7, 1.0, 1.3)
-WORLD = 2
 BEFORE_DATA = pytest.warns(UserWarning, match="was called before the ``update`` method")
 
 
@@ -55,11 +51,6 @@ def streamed(shares: list[dict[str, Tensor]]) -> dict[str, Any]:
     found = {variant: error.compute().item() for variant, error in errors.items()}
     at_scales = {str(scale): value for scale, value in per_scale.compute().accuracy.items()}
     return {"top1": accuracy.compute().item()} | found | at_scales
-
-
-def batches(parts: dict[str, Tensor], *sizes: int) -> list[dict[str, Tensor]]:
-    split = {name: part.split(list(sizes)) for name, part in parts.items()}
-    return [{name: split[name][n] for name in parts} for n in range(len(sizes))]
 
 
 def functional() -> dict[str, Any]:
@@ -132,24 +123,14 @@ def test_uneven_batches_give_what_the_functions_give_on_everything(sizes: tuple[
     assert streamed(batches(answers(), *sizes)) == pytest.approx(functional(), rel=1e-6)
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    patience = timedelta(seconds=60)
-    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=patience)
-    try:
-        first, second, last = batches(answers(), 9, 8, 6)
-        found = streamed([first, second] if rank == 0 else [last])
-        (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
-    finally:
-        dist.destroy_process_group()
+def share_of(rank: int) -> dict[str, Any]:
+    first, second, last = batches(answers(), 9, 8, 6)
+    return streamed([first, second] if rank == 0 else [last])
 
 
-def test_two_processes_with_uneven_shares_give_what_one_gives(tmp_path: Path, monkeypatch):
-    """Forked: each would spend seconds on importing torchmetrics otherwise."""
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    torch.multiprocessing.start_processes(worker, args=(str(tmp_path),), nprocs=WORLD, start_method="fork")
-    for rank in range(WORLD):
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == pytest.approx(functional(), rel=1e-6)
+def test_two_processes_with_uneven_shares_give_what_one_gives(tmp_path: Path):
+    for found in in_two_processes(share_of, tmp_path):
+        assert found == pytest.approx(functional(), rel=1e-6)
 
 
 def test_half_precision_answers_are_compared_in_double():

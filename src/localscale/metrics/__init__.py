@@ -1,4 +1,4 @@
-"""Accuracy, and how much answers move under local scaling: as functions of tensors, and streaming.
+"""Accuracy, overlap, and how much answers move under local scaling: as functions of tensors, and streaming.
 
 The streaming ones are torchmetrics: ``update`` them batch by batch, in any number of processes, then ``compute``.
 """
@@ -6,19 +6,35 @@ The streaming ones are torchmetrics: ``update`` them batch by batch, in any numb
 from typing import Any
 
 from localscale.metrics.functional import VARIANTS, equivariance_error, invariance_error, per_scale_accuracy
+from localscale.metrics.segmentation import equivariance_floor, image_iou
 
 __all__ = [
     "VARIANTS",
+    "EquivarianceError",
+    "EquivarianceFloor",
+    "GroupConsistency",
     "InvarianceError",
     "PerScale",
     "PerScaleAccuracy",
     "equivariance_error",
+    "equivariance_floor",
+    "image_iou",
     "invariance_error",
+    "mean_iou",
     "per_scale_accuracy",
     "top1",
 ]
 
-_STREAMING = ("InvarianceError", "PerScale", "PerScaleAccuracy", "top1")
+_STREAMING = (
+    "EquivarianceError",
+    "EquivarianceFloor",
+    "GroupConsistency",
+    "InvarianceError",
+    "PerScale",
+    "PerScaleAccuracy",
+    "mean_iou",
+    "top1",
+)
 
 
 def __getattr__(name: str) -> Any:

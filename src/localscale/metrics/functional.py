@@ -32,7 +32,7 @@ def invariance_error(reference: Tensor, variants: Tensor, *, variant: str = "squ
             f"reference has shape {tuple(reference.shape)} and variants {tuple(variants.shape)}; "
             "expected (images, classes) and (images, variants, classes)"
         )
-    return _distance(reference.unsqueeze(1), variants, variant, dim=-1).mean()
+    return distance(reference.unsqueeze(1), variants, variant, dim=-1).mean()
 
 
 def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, variant: str = "squared") -> Tensor:
@@ -48,12 +48,17 @@ def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, vari
     >>> equivariance_error(mask, mask, localscale.identity_map())
     tensor(0.)
     """
+    return equivariance_errors(answer, answer_to_scaled, m, variant).mean()
+
+
+def equivariance_errors(answer: Tensor, answer_to_scaled: Tensor, m: Map, variant: str) -> Tensor:
+    """The terms of :func:`equivariance_error`, ``(B, H, W)``."""
     if answer.dim() != 4 or answer.shape != answer_to_scaled.shape:
         raise ShapeError(
             f"masks have shapes {tuple(answer.shape)} and {tuple(answer_to_scaled.shape)}; "
             "expected twice (images, classes, height, width)"
         )
-    return _distance(scale(answer, m), answer_to_scaled, variant, dim=1).mean()
+    return distance(scale(answer, m), answer_to_scaled, variant, dim=1)
 
 
 def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[float, float]:
@@ -77,10 +82,11 @@ def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[f
     return {round(float(s), 6): float(right[scales == s].mean()) for s in scales.unique()}
 
 
-def _distance(a: Tensor, b: Tensor, variant: str, dim: int) -> Tensor:
+def distance(a: Tensor, b: Tensor, variant: str, dim: int) -> Tensor:
+    """From ``a`` to ``b`` along ``dim``, as ``variant`` says."""
     if variant not in VARIANTS:
         raise ConfigError(f"no variant {variant!r}: {near_misses(str(variant), VARIANTS)}")
     if variant == "squared":
         return (a - b).square().sum(dim=dim)
-    distance = torch.linalg.vector_norm(a - b, dim=dim)
-    return distance if variant == "l2" else distance / torch.linalg.vector_norm(a, dim=dim)
+    length = torch.linalg.vector_norm(a - b, dim=dim)
+    return length if variant == "l2" else length / torch.linalg.vector_norm(a, dim=dim)

@@ -8,12 +8,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from localscale.errors import ConfigError, ShapeError, near_misses
-from localscale.metrics.functional import VARIANTS, invariance_error
+from localscale.maps.base import Map
+from localscale.metrics.functional import VARIANTS, equivariance_errors, invariance_error
+from localscale.metrics.segmentation import check_classes, floor_errors
 
-__all__ = ["InvarianceError", "PerScale", "PerScaleAccuracy", "top1"]
+__all__ = [
+    "EquivarianceError",
+    "EquivarianceFloor",
+    "GroupConsistency",
+    "InvarianceError",
+    "PerScale",
+    "PerScaleAccuracy",
+    "mean_iou",
+    "top1",
+]
 
 
 def top1(classes: int) -> Metric:
@@ -28,14 +39,27 @@ def top1(classes: int) -> Metric:
     return MulticlassAccuracy(num_classes=classes, average="micro", validate_args=False)
 
 
-class InvarianceError(Metric):
-    """InvE over a dataset (paper, Eq. inv_err); ``variant`` as in :func:`invariance_error`.
+def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
+    """Mean IoU over classes, counted over all images' pixels together: torchmetrics' own, macro.
 
-    >>> metric = InvarianceError()
-    >>> metric.update(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
+    Fed with logits ``(B, K, H, W)`` or label maps ``(B, H, W)``, and labels ``(B, H, W)``; pixels labelled
+    ``ignore_index``, which may be negative, count for nothing. The background is a class like the others. A class that
+    is in no truth and in no prediction is no term of the mean; one that is predicted and never there is a term of 0.
+    NaN where nothing was counted.
+
+    Updating makes a GPU wait, for torchmetrics counts with ``bincount`` and picks what is not ignored by a mask. With
+    PyTorch's deterministic algorithms on, it takes ``pixels × classes²`` numbers instead: keep them off here.
+
+    >>> metric = mean_iou(3, ignore_index=-100)
+    >>> metric.update(torch.tensor([[[0, 1, 1, 0]]]), torch.tensor([[[0, 1, 0, -100]]]))
     >>> metric.compute()
-    tensor(1., dtype=torch.float64)
+    tensor(0.5000)
     """
+    return MulticlassJaccardIndex(num_classes=classes, average="macro", ignore_index=ignore_index, validate_args=False)
+
+
+class _MeanOfErrors(Metric):
+    """A total and how many terms it has."""
 
     full_state_update = False
     is_differentiable = False
@@ -51,6 +75,25 @@ class InvarianceError(Metric):
         self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
+    def compute(self) -> Tensor:
+        """The mean over all that came; NaN before the first."""
+        return self.total / self.count
+
+    def _add_images(self, errors: Tensor) -> None:
+        """Errors of pixels ``(B, H, W)``, which may be none; their means are taken in double."""
+        self.total += errors.mean(dim=(1, 2), dtype=torch.float64).sum()
+        self.count += len(errors)
+
+
+class InvarianceError(_MeanOfErrors):
+    """InvE over a dataset (paper, Eq. inv_err); ``variant`` as in :func:`invariance_error`.
+
+    >>> metric = InvarianceError()
+    >>> metric.update(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
+    >>> metric.compute()
+    tensor(1., dtype=torch.float64)
+    """
+
     def update(self, reference: Tensor, variants: Tensor) -> None:
         """Probabilities on images ``(B, K)``, and on V variants of each ``(B, V, K)``."""
         error = invariance_error(reference.double(), variants.double(), variant=self.variant)
@@ -59,9 +102,97 @@ class InvarianceError(Metric):
             self.total += pairs * error
             self.count += pairs
 
+
+class EquivarianceError(_MeanOfErrors):
+    """EquE over a dataset (paper, Eq. eq:eque), every image counting the same; ``variant`` as in the function.
+
+    >>> metric = EquivarianceError()
+    >>> mask = torch.rand(2, 5, 16, 16).softmax(1)
+    >>> metric.update(mask, mask, localscale.identity_map())
+    >>> metric.compute()
+    tensor(0., dtype=torch.float64)
+    """
+
+    def update(self, answer: Tensor, answer_to_scaled: Tensor, m: Map) -> None:
+        """Probabilities M(I) and M(S(I; Φ)), each ``(B, K, H, W)``, and the maps Φ; compared in single precision."""
+        # Not in double, as InvarianceError does: masks are large. Half precision would lose small errors.
+        one, two = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (answer, answer_to_scaled))
+        self._add_images(equivariance_errors(one, two, m, self.variant))
+
+
+class EquivarianceFloor(_MeanOfErrors):
+    """What resampling alone costs a perfect segmenter over a dataset: :func:`equivariance_floor`, batch by batch.
+
+    >>> metric = EquivarianceFloor(3)
+    >>> metric.update(torch.tensor([[[0, 0, 1], [0, 2, 2]]]), localscale.identity_map())
+    >>> metric.compute()
+    tensor(0., dtype=torch.float64)
+    """
+
+    def __init__(self, classes: int, variant: str = "squared", **settings: Any) -> None:
+        super().__init__(variant, **settings)
+        check_classes(classes)
+        self.classes = classes
+
+    def update(self, labels: Tensor, m: Map) -> None:
+        """Label maps ``(B, H, W)`` and the maps Φ."""
+        self._add_images(floor_errors(labels, m, self.classes, self.variant))
+
+
+class GroupConsistency(Metric):
+    """How much IoU varies among images that belong together, such as the locally scaled versions of one image.
+
+    The mean, over groups with at least two images counted, of the standard deviation of IoU within the group (divided
+    by its number, as in the paper's tables). Deviations under 1e-7 are rounding.
+
+    >>> metric = GroupConsistency(3)
+    >>> metric.update(torch.tensor([0.5, 0.7, 0.9, torch.nan]), torch.tensor([0, 0, 2, 2]))
+    >>> round(metric.compute().item(), 4)
+    0.1
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    higher_is_better = False
+    count: Tensor
+    total: Tensor
+    squares: Tensor
+
+    def __init__(self, groups: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        if groups < 1:
+            raise ConfigError(f"groups is {groups}; expected how many there are, at least 1")
+        self.groups = groups
+        self.add_state("count", torch.zeros(groups, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(groups, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("squares", torch.zeros(groups, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, iou: Tensor, group: Tensor) -> None:
+        """IoU ``(B,)``, where NaN is not counted, and the group of each image, ``(B,)``, 0 … groups − 1.
+
+        On a GPU, which should not wait, group numbers are not looked at: PyTorch's own assertion meets wrong ones.
+        """
+        if iou.dim() != 1 or iou.shape != group.shape or group.is_floating_point():
+            raise ShapeError(
+                f"iou has shape {tuple(iou.shape)} and group {tuple(group.shape)} of {group.dtype}; "
+                "expected (images,) twice, groups as whole numbers"
+            )
+        if group.device.type == "cpu" and ((group < 0) | (group >= self.groups)).any():
+            raise ConfigError(
+                f"group numbers {group.min()} … {group.max()} came; expected 0 … {self.groups - 1}; "
+                "number them from 0, or ask for GroupConsistency of more groups"
+            )
+        counted, group = ~iou.isnan(), group.long()
+        value = torch.where(counted, iou, 0).double()
+        self.count.scatter_add_(0, group, counted.long())
+        self.total.scatter_add_(0, group, value)
+        self.squares.scatter_add_(0, group, value.square())
+
     def compute(self) -> Tensor:
-        """The mean over all images and variants; NaN before the first."""
-        return self.total / self.count
+        """The mean deviation within groups; NaN if none has two images."""
+        enough = self.count >= 2
+        variance = self.squares / self.count - (self.total / self.count).square()
+        return torch.where(enough, variance.clamp_min(0).sqrt(), 0).sum() / enough.sum()
 
 
 class PerScale(NamedTuple):

@@ -1,0 +1,354 @@
+"""Segmentation over whole datasets: batch by batch and process by process, it is the functions on everything."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from metric_processes import batches, in_two_processes
+from torch import Tensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+
+from localscale.errors import ConfigError, MapError, ShapeError
+from localscale.maps import Map, identity_map, map_from_logits, random_map
+from localscale.metrics import (
+    VARIANTS,
+    EquivarianceError,
+    EquivarianceFloor,
+    GroupConsistency,
+    equivariance_error,
+    equivariance_floor,
+    image_iou,
+    mean_iou,
+)
+
+CLASSES = 4
+IGNORED = -100
+BEFORE_DATA = pytest.warns(UserWarning, match="was called before the ``update`` method")
+
+
+def rows(*of: list[int]) -> Tensor:
+    """Label maps of one row each."""
+    return torch.tensor(of).unsqueeze(1)
+
+
+# By hand.
+
+
+def test_mean_iou_by_hand_over_batches():
+    """Together 0 has 3 of 5, 1 has 2 of 4; the mean over batches would be another number."""
+    metric = mean_iou(2)
+    metric.update(rows([0, 0, 0, 1]), rows([0, 0, 0, 0]))
+    metric.update(rows([0, 1, 1]), rows([1, 1, 1]))
+    assert metric.compute().item() == pytest.approx((3 / 5 + 2 / 4) / 2)
+
+
+def test_mean_iou_takes_logits_and_label_maps(rng: torch.Generator):
+    logits, labels = torch.randn(2, 3, 5, 5, generator=rng), torch.randint(0, 3, (2, 5, 5), generator=rng)
+    of_logits, of_maps = mean_iou(3), mean_iou(3)
+    of_logits.update(logits, labels)
+    of_maps.update(logits.argmax(1), labels)
+    assert 0 < of_logits.compute() == of_maps.compute() < 1
+
+
+def test_a_class_nowhere_is_no_term_and_one_only_predicted_is_zero():
+    absent, predicted, truth_alone = mean_iou(3), mean_iou(3), mean_iou(3)
+    absent.update(rows([0, 1]), rows([0, 1]))
+    assert absent.compute() == 1.0
+    predicted.update(rows([0, 2, 1, 1]), rows([0, 0, 1, 1]))
+    assert predicted.compute().item() == pytest.approx((1 / 2 + 1 + 0) / 3)
+    truth_alone.update(rows([0, 0, 1, 1]), rows([0, 2, 1, 1]))
+    assert truth_alone.compute().item() == pytest.approx((1 / 2 + 1 + 0) / 3)
+
+
+@pytest.mark.parametrize("ignored", [-100, 255, 1])
+def test_mean_iou_ignores(ignored: int):
+    """Under them a class may be predicted that is nowhere else: it is no term either."""
+    metric = mean_iou(3, ignore_index=ignored)
+    metric.update(rows([0, 2, 0, 1]), rows([0, 2, 2, ignored]))
+    assert metric.compute().item() == pytest.approx((1 / 2 + 1 / 2) / 2)
+
+
+def test_mean_iou_of_a_single_class_and_of_ignored_pixels_alone():
+    single, nothing = mean_iou(1), mean_iou(2, ignore_index=IGNORED)
+    single.update(rows([0, 0]), rows([0, 0]))
+    nothing.update(rows([0, 1]), rows([IGNORED, IGNORED]))
+    assert single.compute() == 1.0
+    assert math.isnan(nothing.compute())
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("squared", 0.25 / 4), ("l2", 0.5 / 4), ("relative", 0.5 / 4)])
+def test_equivariance_error_by_hand(variant: str, expected: float):
+    """One pixel of four off by (0.3, −0.4) from a vector of norm one, in one image of three."""
+    answer = torch.tensor([0.6, 0.8]).view(1, 2, 1, 1).repeat(3, 1, 2, 2)
+    moved = answer.clone()
+    moved[0, :, 1, 0] += torch.tensor([0.3, -0.4])
+    metric = EquivarianceError(variant)
+    metric.update(answer[:1], moved[:1], identity_map())
+    metric.update(answer[1:], moved[1:], identity_map())
+    assert metric.compute().item() == pytest.approx(expected / 3, rel=1e-6)
+
+
+def test_every_image_counts_the_same_whatever_its_size():
+    metric = EquivarianceError()
+    metric.update(torch.zeros(1, 2, 2, 2), torch.ones(1, 2, 2, 2), identity_map())
+    metric.update(torch.zeros(1, 2, 8, 8), torch.zeros(1, 2, 8, 8), identity_map())
+    assert metric.compute() == 1.0
+
+
+def test_the_floor_by_hand():
+    """At position 8/3 of labels 0 0 0 1 1, bilinear is (1/3, 2/3) and nearest says 1; the other image is all 1."""
+    m = map_from_logits(torch.tensor([[1.0, 3.0]]).log(), torch.zeros(1, 1), family="separable")
+    metric = EquivarianceFloor(2)
+    metric.update(rows([0, 0, 0, 1, 1]), m)
+    metric.update(rows([1, 1, 1, 1, 1]), m)
+    assert metric.compute().item() == pytest.approx(2 / 9 / 5 / 2, rel=1e-4)
+    assert metric.compute().dtype == torch.float64
+
+
+def test_group_consistency_by_hand():
+    """Deviations 0.1 and 0.2; one group has a single image that counts, one has none."""
+    metric = GroupConsistency(5)
+    metric.update(torch.tensor([0.5, 0.3, 0.9]), torch.tensor([0, 3, 1]))
+    metric.update(torch.tensor([0.7, math.nan, 0.7, math.nan]), torch.tensor([0, 1, 3, 3]))
+    assert metric.compute().item() == pytest.approx((0.1 + 0.2) / 2, rel=1e-6)
+
+
+def test_equal_answers_within_groups_are_consistent_however_groups_differ():
+    """The mean of three squares of 0.1 comes out smaller than the square of their mean."""
+    metric = GroupConsistency(2)
+    metric.update(torch.tensor([0.1, 0.8] * 3, dtype=torch.float64), torch.tensor([0, 1] * 3))
+    assert metric.compute().item() == pytest.approx(0, abs=1e-7)
+
+
+@given(st.integers(1, 5), st.lists(st.tuples(st.floats(0, 1) | st.just(math.nan), st.integers(0, 4)), max_size=30))
+def test_group_consistency_is_the_mean_of_deviations(groups: int, images: list[tuple[float, int]]):
+    images = [(iou, group % groups) for iou, group in images]
+    metric = GroupConsistency(groups)
+    for part in (images[:7], images[7:]):
+        metric.update(torch.tensor([iou for iou, _ in part]).double(), torch.tensor([g for _, g in part]).long())
+    deviations = []
+    for group in range(groups):
+        counted = [iou for iou, g in images if g == group and not math.isnan(iou)]
+        if len(counted) >= 2:
+            deviations.append(statistics.pstdev(counted))
+    expected = statistics.fmean(deviations) if deviations else math.nan
+    assert metric.compute().item() == pytest.approx(expected, abs=1e-7, nan_ok=True)
+
+
+# Streaming.
+
+
+def pictures(images: int = 11) -> dict[str, Tensor]:
+    """Logits on images and on scaled ones, labels of which some are ignored, and the images' groups."""
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, CLASSES, (images, 6, 7), generator=rng)
+    return {
+        "logits": torch.randn(images, CLASSES, 6, 7, generator=rng),
+        "scaled": torch.randn(images, CLASSES, 6, 7, generator=rng),
+        "labels": labels.masked_fill(torch.rand(labels.shape, generator=rng) < 0.2, IGNORED),
+        "group": torch.randint(0, 3, (images,), generator=rng),
+        "x": torch.randn(images, 2, generator=rng),
+        "y": torch.randn(images, 2, generator=rng),
+    }
+
+
+def maps_of(share: dict[str, Tensor]) -> Map:
+    return map_from_logits(share["x"], share["y"], family="separable")
+
+
+def iou_of(share: dict[str, Tensor]) -> Tensor:
+    return image_iou(share["logits"].argmax(1), share["labels"], CLASSES, ignore_index=IGNORED)
+
+
+def streamed(shares: list[dict[str, Tensor]]) -> dict[str, Any]:
+    overlap, consistency = mean_iou(CLASSES, ignore_index=IGNORED), GroupConsistency(3)
+    errors = {variant: EquivarianceError(variant) for variant in VARIANTS}
+    floors = {variant: EquivarianceFloor(CLASSES, variant) for variant in VARIANTS}
+    for share in shares:
+        overlap.update(share["logits"], share["labels"])
+        consistency.update(iou_of(share), share["group"])
+        for variant in VARIANTS:
+            errors[variant].update(share["logits"].softmax(1), share["scaled"].softmax(1), maps_of(share))
+            floors[variant].update(share["labels"], maps_of(share))
+    found = {"iou": overlap.compute().item(), "consistency": consistency.compute().item()}
+    found |= {f"{variant} error": metric.compute().item() for variant, metric in errors.items()}
+    return found | {f"{variant} floor": metric.compute().item() for variant, metric in floors.items()}
+
+
+def functional() -> dict[str, Any]:
+    whole = pictures()
+    m, guess, truth = maps_of(whole), whole["logits"].argmax(1), whole["labels"]
+    terms = []
+    for c in range(CLASSES):
+        there, said = truth == c, (guess == c) & (truth != IGNORED)
+        terms.append(((there & said).sum() / (there | said).sum()).item())
+    iou = iou_of(whole).double()
+    deviations = [iou[whole["group"] == group].std(correction=0).item() for group in range(3)]
+    found = {"iou": statistics.fmean(terms), "consistency": statistics.fmean(deviations)}
+    for v in VARIANTS:
+        error = equivariance_error(whole["logits"].softmax(1), whole["scaled"].softmax(1), m, variant=v)
+        found |= {f"{v} error": error.item(), f"{v} floor": equivariance_floor(truth, m, CLASSES, variant=v).item()}
+    return found
+
+
+@pytest.mark.parametrize("sizes", [(11,), (1, 7, 3), (5, 5, 1)])
+def test_uneven_batches_give_what_the_functions_give_on_everything(sizes: tuple[int, ...]):
+    assert streamed(batches(pictures(), *sizes)) == pytest.approx(functional(), rel=1e-5)
+
+
+def share_of(rank: int) -> dict[str, Any]:
+    first, second, last = batches(pictures(), 4, 5, 2)
+    return streamed([first, second] if rank == 0 else [last])
+
+
+def test_two_processes_with_uneven_shares_give_what_one_gives(tmp_path: Path):
+    for found in in_two_processes(share_of, tmp_path):
+        assert found == pytest.approx(functional(), rel=1e-5)
+
+
+def test_totals_are_kept_in_double():
+    """In single precision, 1e-9 would vanish beside 1."""
+    metric = EquivarianceError()
+    big, small = torch.ones(1, 1, 2, 2), torch.full((1, 1, 2, 2), 1e-9**0.5)
+    metric.update(torch.zeros_like(big), big, identity_map())
+    metric.update(torch.zeros_like(big), small, identity_map())
+    assert 2 * metric.compute().item() - 1 == pytest.approx(1e-9, rel=1e-5)
+
+
+def test_half_precision_masks_are_compared_in_single():
+    """Bilinear between 0 and 1 keeps more than the eight bits of bfloat16."""
+    answer = torch.tensor([0.0, 1.0]).repeat(4).bfloat16().view(1, 1, 1, 8)
+    m = random_map(1, 5, strength=1.0, generator=torch.Generator().manual_seed(0))
+    half, single = EquivarianceError(), EquivarianceError()
+    half.update(answer, torch.zeros_like(answer), m)
+    single.update(answer.float(), torch.zeros(1, 1, 1, 8), m)
+    assert half.compute() == single.compute()
+    assert single.compute().item() != pytest.approx(
+        equivariance_error(answer, torch.zeros_like(answer), m).item(), rel=1e-4
+    )
+
+
+def test_masks_are_never_copied_in_double():
+    """They are large; only what is left of them after the sum over classes may be."""
+    seen: set[tuple[int, ...]] = set()
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            if isinstance(found, Tensor) and found.dtype == torch.float64:
+                seen.add(tuple(found.shape))
+            return found
+
+    error, floor = EquivarianceError(), EquivarianceFloor(5)
+    answer, m = torch.rand(2, 5, 6, 6), random_map(2, 4)
+    with Watch():
+        error.update(answer, answer, m)
+        floor.update(answer.argmax(1), m)
+    assert (2,) in seen, "means of images are"
+    assert not any(len(shape) == 4 and shape[1] == 5 for shape in seen)
+
+
+def test_no_value_is_looked_at_from_the_host():
+    """Tensors that have no values to look at; torchmetrics' own metric looks, as its docstring says."""
+    metrics = (EquivarianceError(), EquivarianceFloor(3), GroupConsistency(2), mean_iou(3))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        error, floor, consistency, overlap = (metric.to("cuda") for metric in metrics)
+        labels, mask = torch.zeros(2, 8, 8, dtype=torch.int64, device="cuda"), torch.rand(2, 3, 8, 8, device="cuda")
+        m = random_map(2, 4).to("cuda")
+        error.update(mask, mask, m)
+        floor.update(labels, m)
+        consistency.update(image_iou(labels, labels, 3), labels[:, 0, 0])
+        assert consistency.compute().device == torch.device("cuda:0")
+        with pytest.raises(DynamicOutputShapeException):
+            overlap.update(labels, labels)
+
+
+def test_reset_forgets():
+    metric = GroupConsistency(1)
+    metric.update(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]))
+    metric.reset()
+    metric.update(torch.tensor([0.4, 0.6]), torch.tensor([0, 0]))
+    assert metric.compute().item() == pytest.approx(0.1)
+
+
+# Before data, and other than expected.
+
+
+def test_nothing_is_known_before_data():
+    for metric in (mean_iou(2), EquivarianceError(), EquivarianceFloor(2), GroupConsistency(2)):
+        with BEFORE_DATA:
+            assert math.isnan(metric.compute())
+
+
+def test_batches_without_images_change_nothing():
+    error, floor, consistency = EquivarianceError(), EquivarianceFloor(2), GroupConsistency(2)
+    error.update(torch.zeros(0, 2, 4, 4), torch.zeros(0, 2, 4, 4), identity_map())
+    floor.update(torch.zeros(0, 4, 4).long(), identity_map())
+    consistency.update(torch.zeros(0), torch.zeros(0).long())
+    for metric in (error, floor, consistency):
+        assert math.isnan(metric.compute())
+    error.update(torch.zeros(1, 2, 4, 4), torch.ones(1, 2, 4, 4), identity_map())
+    assert error.compute() == 2.0
+
+
+def test_no_group_of_two_is_nan():
+    metric = GroupConsistency(3)
+    metric.update(torch.tensor([0.5, 0.6, math.nan]), torch.tensor([0, 2, 2]))
+    assert math.isnan(metric.compute())
+
+
+def test_unknown_variants_name_the_near_miss():
+    for build in (EquivarianceError, lambda variant: EquivarianceFloor(2, variant)):
+        with pytest.raises(ConfigError, match=r"^no variant 'square': did you mean squared\?$"):
+            build("square")
+
+
+def test_there_is_at_least_one_class_and_one_group():
+    with pytest.raises(ConfigError, match=r"^classes is 0; expected how many there are, at least 1$"):
+        EquivarianceFloor(0)
+    with pytest.raises(ConfigError, match=r"^groups is 0; expected how many there are, at least 1$"):
+        GroupConsistency(0)
+
+
+def test_masks_and_labels_of_other_shapes_are_named():
+    with pytest.raises(ShapeError, match=r"^masks have shapes \(2, 3, 4, 4\) and \(2, 3, 4, 5\); expected twice"):
+        EquivarianceError().update(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 5), identity_map())
+    with pytest.raises(ShapeError, match=r"^labels have shape \(2, 3, 4, 4\); expected \(images, height, width\)$"):
+        EquivarianceFloor(3).update(torch.zeros(2, 3, 4, 4).long(), identity_map())
+    with pytest.raises(MapError, match="3 maps came for a batch of 2"):
+        EquivarianceFloor(3).update(torch.zeros(2, 4, 4).long(), random_map(3))
+
+
+@pytest.mark.parametrize(
+    ("iou", "group"),
+    [
+        (torch.zeros(3), torch.zeros(4).long()),
+        (torch.zeros(3, 1), torch.zeros(3, 1).long()),
+        (torch.zeros(3), torch.zeros(())),
+        (torch.zeros(3), torch.zeros(3)),
+    ],
+)
+def test_group_consistency_names_the_shapes(iou: Tensor, group: Tensor):
+    with pytest.raises(ShapeError) as error:
+        GroupConsistency(2).update(iou, group)
+    assert str(error.value) == (
+        f"iou has shape {tuple(iou.shape)} and group {tuple(group.shape)} of {group.dtype}; "
+        "expected (images,) twice, groups as whole numbers"
+    )
+
+
+@pytest.mark.parametrize("group", [[0, 2], [-1, 1], [-1, 5]])
+def test_groups_that_are_not_there_are_named_where_looking_costs_nothing(group: list[int]):
+    metric = GroupConsistency(2)
+    with pytest.raises(ConfigError) as error:
+        metric.update(torch.zeros(2), torch.tensor(group))
+    assert str(error.value) == (
+        f"group numbers {min(group)} … {max(group)} came; expected 0 … 1; "
+        "number them from 0, or ask for GroupConsistency of more groups"
+    )
+    assert not metric.count.any(), "nothing was added"
