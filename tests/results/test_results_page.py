@@ -79,8 +79,8 @@ def test_the_papers_overall_is_the_mean_and_deviation_of_its_scales():
 
 
 def test_every_backbone_of_the_papers_tables_can_be_found_by_its_key():
-    found = {family_of_backbone(key) for key in ("resnet50", "vit_base", "deit_tiny", "swin_tiny", "beit_base")}
-    assert found | {family_of_backbone("dinov2_base")} == set(CLASSIFICATION["mnist"])
+    keys = ("resnet50", "vit_base", "deit_tiny", "swin_tiny", "beit_base", "dinov2_base", "hrvit_b1", "resformer_tiny")
+    assert {family_of_backbone(key) for key in keys} == set(CLASSIFICATION["mnist"])
     assert family_of_backbone("efficientnet_lite0") == ""
 
 

@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
-from localscale.baselines import DEC, Canon, InvL, Plain
+from localscale.baselines import DEC, AugL, Canon, InvL, Plain
 from localscale.errors import ConfigError
 from localscale.training import RECIPES, Recipe, find_recipe
 from localscale.training.backbones import BACKBONES
 from localscale.training.imagenet import ImageNetData
 from localscale.training.mnist import MNISTData
+from localscale.training.objects import ObjectsData
 from localscale.training.recipe import from_dict, to_dict
 from localscale.training.recipes import ROWS
 from localscale.training.recipes.imagenet import KINDS as IMAGENET
 from localscale.training.recipes.mnist import KINDS as MNIST
+from localscale.training.recipes.objects import KINDS as OBJECTS
 
-KINDS = {"mnist": MNIST, "imagenet": IMAGENET}
+KINDS = {"mnist": MNIST, "imagenet": IMAGENET, "objects": OBJECTS}
+DATA = {"mnist": MNISTData, "imagenet": ImageNetData, "objects": ObjectsData}
 TABLE = [(task, row) for task, rows in ROWS.items() for row in rows]
 every_row = pytest.mark.parametrize(("task", "row"), TABLE)
 
@@ -33,6 +36,7 @@ def test_the_list_is_every_row_for_every_backbone():
     paper = {"aug", "aug_plus", "canon", "invl", "optim", "dec"}
     assert paper <= set(MNIST)
     assert paper - {"aug_plus"} | {"base"} <= set(IMAGENET)
+    assert {"aug", "aug_plus", "canon", "augl", "dec"} <= set(OBJECTS)
 
 
 @every_row
@@ -40,9 +44,10 @@ def test_recipes_check(task: str, row: str):
     for backbone, recipe in recipes(task, row).items():
         recipe.check()
         assert recipe.backbone == BACKBONES[backbone].timm_name
-        assert isinstance(recipe.data, {"mnist": MNISTData, "imagenet": ImageNetData}[task])
+        assert isinstance(recipe.data, DATA[task])
         if isinstance(recipe.method, DEC):
-            assert set(recipe.method.sites) <= {"input", *BACKBONES[backbone].sites}
+            inside = "backbone." if task == "objects" else ""
+            assert set(recipe.method.sites) <= {"input", *(inside + site for site in BACKBONES[backbone].sites)}
 
 
 @every_row
@@ -65,7 +70,7 @@ def test_docstrings_say_how_to_run_them(task: str, row: str):
     assert told[1].endswith(f"-{row}")
     start = re.search(r"--start runs/(\S+)/seed0", told[2])
     assert (start[1] if start else "") == recipe.needs_start
-    assert ("--data.train-root" in told[2]) == (task == "imagenet")
+    assert ("--data.train-root" in told[2]) == (task != "mnist")
 
 
 @every_row
@@ -75,7 +80,7 @@ def test_recipes_that_start_from_another_name_one_that_can_be_trained(task: str,
             first = find_recipe(recipe.needs_start)
             assert first.backbone == recipe.backbone
             assert not first.needs_start
-            assert first.name == f"{task}-{backbone}-{'aug' if task == 'mnist' else 'base'}"
+            assert first.name == f"{task}-{backbone}-{'base' if task == 'imagenet' else 'aug'}"
 
 
 # App. A1
@@ -107,7 +112,29 @@ def test_imagenet_is_trained_as_in_the_paper(row: str):
         assert recipe.augmentation.probability == (0 if row in ("base", "base_plus") else 0.5)
 
 
-@pytest.mark.parametrize("task", ROWS)
+@pytest.mark.parametrize("row", OBJECTS)
+def test_objects_are_learned_as_in_the_paper(row: str):
+    for recipe in recipes("objects", row).values():
+        settings = recipe.optimization
+        more = bool(recipe.needs_start)
+        assert settings.epochs == (60 if more else 180 if row.endswith(("_joint", "_long")) else 120)
+        assert settings.learning_rate == (2e-5 if more else 1e-4)
+        assert (settings.schedule, settings.decay_rate, settings.decay_epochs) == ("step", 0.7, 30)
+        assert (recipe.data.background_weight, recipe.data.image_size, recipe.head_width) == (0.1, 256, 256)
+        if isinstance(recipe.method, DEC | Canon):
+            assert recipe.method.mode == "equivariant"
+
+
+def test_the_methods_of_objects_are_the_papers():
+    methods = {row: RECIPES[f"objects-deit_tiny-{row}"].method for row in OBJECTS}
+    assert {row for row, method in methods.items() if type(method) is Plain} == {"aug", "aug_plus", "aug_long"}
+    assert methods["canon"].configurations == 64
+    assert type(methods["augl"]) is AugL
+    assert methods["dec"].sites == ("input", "backbone.blocks.0")
+    assert methods["dec_compose"].supervision == 1
+
+
+@pytest.mark.parametrize("task", ["mnist", "imagenet"])
 def test_methods_are_the_papers(task: str):
     assert type(RECIPES[f"{task}-deit_tiny-aug"].method) is Plain
     canon = RECIPES[f"{task}-deit_tiny-canon"].method
@@ -131,6 +158,8 @@ def test_every_control_has_the_budget_of_what_it_controls():
 
     totals = {row: epochs(f"mnist-vit_tiny-{row}") for row in MNIST}
     assert {row for row, total in totals.items() if total != 90} == {"aug"}
+    totals = {row: epochs(f"objects-vit_tiny-{row}") for row in OBJECTS}
+    assert {row for row, total in totals.items() if total != 180} == {"aug"}
     totals = {row: epochs(f"imagenet-vit_tiny-{row}") for row in IMAGENET}
     assert {row for row, total in totals.items() if total != 40} == {"base"}
 
@@ -152,7 +181,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ("path", "value", "told"),
     [
         ("kind", "Recipy", "the recipe is of kind 'Recipy': did you mean Recipe?"),
-        ("method.kind", "Dec", "method is of kind 'Dec': known: Plain, Canon, InvL, DEC"),
+        ("method.kind", "Dec", "method is of kind 'Dec': known: Plain, Canon, InvL, AugL, DEC"),
         ("method.kind", "Canonn", "method is of kind 'Canonn': did you mean Canon?"),
         ("method", {"sites": ["input"]}, "method is of kind None: "),
         ("method", "DEC", "method is of kind 'str': "),

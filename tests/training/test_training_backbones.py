@@ -147,8 +147,20 @@ def test_a_file_that_does_not_fit_is_refused(change: str, file: Path):
 def test_another_backbones_file_is_refused(file: Path):
     with pytest.raises(CheckpointError, match=r"does not fit ResNet: .*; name the weights of the same backbone"):
         create_backbone("test_resnet", classes=10, pretrained=str(file), image_size=160)
-    with pytest.raises(CheckpointError, match=r"such as pos_embed"):
-        create_backbone("test_vit", classes=10, pretrained=str(file), image_size=64)
+
+
+def test_positions_of_another_image_size_are_resampled_as_timm_does(file: Path):
+    model = create_backbone("test_vit", classes=10, pretrained=str(file), image_size=64)
+    tensors = load_file(file)
+    assert tensors["pos_embed"].shape[1] < model.pos_embed.shape[1]
+    assert torch.equal(model.pos_embed[:, 0], tensors["pos_embed"][:, 0]), "the class token has no place"
+    assert torch.equal(model.blocks[0].attn.qkv.weight, tensors["blocks.0.attn.qkv.weight"])
+
+
+def test_a_model_without_a_head_leaves_the_files_head_aside(file: Path, caplog: pytest.LogCaptureFixture):
+    model = create_backbone("test_vit", classes=0, pretrained=str(file), image_size=32)
+    assert torch.equal(model.blocks[0].attn.qkv.weight, load_file(file)["blocks.0.attn.qkv.weight"])
+    assert not caplog.records, "there is no head to train"
 
 
 def test_a_file_that_cannot_be_read_is_told(file: Path):

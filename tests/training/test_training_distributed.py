@@ -58,7 +58,7 @@ def test_two_train_as_one(method: Method, digits: Path, tmp_path: Path):
     assert one["accuracy"] == two["accuracy"]
     assert one["per_scale"] == two["per_scale"]
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=3e-4)
-    assert furthest(tmp_path) < 1e-4
+    assert furthest(tmp_path) < 3e-4  # sums in another order, through Adam
     for a, b in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
         assert b == pytest.approx(a, rel=1e-3, abs=1e-6)
 
@@ -84,7 +84,7 @@ def test_two_read_images_as_one(tmp_path: Path):
     assert one["accuracy"] > 0
     assert one["per_scale"] == two["per_scale"]
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=1e-3)
-    assert furthest(tmp_path) < 1e-4
+    assert furthest(tmp_path) < 3e-4  # sums in another order, through Adam
 
 
 def answer_one_question(recipe: Recipe, folder: Path) -> None:

@@ -61,3 +61,10 @@ class RandomScaling:
         if self.strength == 0 or self.probability == 0:
             return images
         return unscale(images, self.maps(draws))
+
+    def both(self, images: Tensor, labels: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """The scaled images, and their label maps ``(B, H, W)`` scaled alike: each pixel takes the nearest's label."""
+        if self.strength == 0 or self.probability == 0:
+            return images, labels
+        u = self.maps(draws)
+        return unscale(images, u), unscale(labels, u, mode="nearest")

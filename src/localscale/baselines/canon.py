@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localscale.baselines.method import Method
+from localscale.baselines.method import Method, check_mode
 from localscale.conventions import compute_dtype, resize
 from localscale.errors import ConfigError
 from localscale.maps.monotone import MonotoneMap, offsets_from_logits
 from localscale.maps.separable import SeparableMap
-from localscale.warp import unscale
+from localscale.warp import scale, unscale
 
 __all__ = ["Canon", "DiscreteCanonicalizer", "EnergyCNN", "profiles"]
 
@@ -51,6 +52,8 @@ class EnergyCNN(nn.Module):
 class DiscreteCanonicalizer(nn.Module):
     """M(S⁻¹(I; Φ*)) with Φ* = argmin E(S⁻¹(I; Φ)) over all configurations, the identity among them.
 
+    With ``mode="equivariant"`` the answer, ``(B, K, H, W)``, is scaled back: S(M(S⁻¹(I; Φ*)); Φ*).
+
     Every image is tried against every configuration, on a small copy. The argmin passes its gradient straight through
     to a softmax over the energies: forward takes the best configuration's map, backward a weighted mean of all maps.
 
@@ -70,12 +73,13 @@ class DiscreteCanonicalizer(nn.Module):
         strength: float = 1.0,
         resolution: int = 56,
         temperature: float = 1.0,
+        mode: str = "invariant",
     ) -> None:
         super().__init__()
         check_configurations(configurations, knots, strength)
         self.profile = (math.isqrt(configurations), knots, strength)
         self.base, self.energy = base, EnergyCNN(channels)
-        self.resolution, self.temperature = resolution, temperature
+        self.resolution, self.temperature, self.mode = resolution, temperature, mode
 
     def _offsets(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """All maps' displacements along x and y, ``(K, knots)``: made anew, for a buffer is rounded by ``.half()``."""
@@ -107,7 +111,9 @@ class DiscreteCanonicalizer(nn.Module):
         return _separable((weights * x).sum(1), (weights * y).sum(1))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.base(unscale(images, self.choose(images)))
+        m = self.choose(images)
+        answer = self.base(unscale(images, m))
+        return scale(answer, m) if self.mode == "equivariant" else answer
 
 
 def check_configurations(configurations: int, knots: int, strength: float) -> None:
@@ -140,11 +146,20 @@ class Canon(Method):
     """How strong the configurations are."""
     canon_knots: int = 6
     """Control points of a configuration along an axis."""
+    mode: Literal["invariant", "equivariant"] = "invariant"
+    """Whether answers, masks then, are scaled back."""
 
     def check(self) -> None:
         check_configurations(self.configurations, self.canon_knots, self.canon_strength)
 
+    def check_answers(self, *, dense: bool) -> None:
+        check_mode(self.mode, dense=dense)
+
     def build(self, backbone: nn.Module) -> nn.Module:
         return DiscreteCanonicalizer(
-            backbone, configurations=self.configurations, knots=self.canon_knots, strength=self.canon_strength
+            backbone,
+            configurations=self.configurations,
+            knots=self.canon_knots,
+            strength=self.canon_strength,
+            mode=self.mode,
         )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from localscale.adapt import AdaptedModel, adapt
 from localscale.baselines.augmentation import RandomScaling
-from localscale.baselines.method import Criterion, Method
+from localscale.baselines.method import Criterion, Method, check_mode
 from localscale.canonicalizer import DECConfig, SiteReport
 from localscale.canonicalizer.site import INPUT
 from localscale.conventions import lattice
@@ -40,6 +40,8 @@ class DEC(Method):
     """Which maps."""
     update: Literal["direct", "compose", "gradient"] = "direct"
     """The paper's DEC, the equivariant update, or a step of an inner optimisation."""
+    mode: Literal["invariant", "equivariant"] = "invariant"
+    """Whether features, and masks at the input, are scaled back after what follows."""
     source: Literal["latent", "image"] = "latent"
     """Whether a site's map comes from its own feature or from the image."""
     channels: tuple[int, ...] = (64, 128)
@@ -72,6 +74,7 @@ class DEC(Method):
             knots=self.knots[0] if len(self.knots) == 1 else self.knots,
             family=self.family,
             update=self.update,
+            mode=self.mode,
             source=self.source,
             channels=self.channels,
             resolution=self.resolution,
@@ -100,6 +103,10 @@ class DEC(Method):
                 f"({', '.join(self.sites)}); add it, or set both to 0"
             )
         self.config()
+
+    def check_answers(self, *, dense: bool) -> None:
+        if dense or INPUT in self.sites:  # features alone may be scaled back in a classifier
+            check_mode(self.mode, dense=dense)
 
     def build(self, backbone: nn.Module) -> AdaptedModel:
         return adapt(backbone, self.config())

@@ -58,6 +58,10 @@ class InvL(Method):
             raise ConfigError(f"the invariance loss has weight {self.weight}; expected 0 or more")
         _check_divergence(self.divergence)
 
+    def check_answers(self, *, dense: bool) -> None:
+        if dense:
+            raise ConfigError("InvL wants answers that do not move, but masks move with the image; use AugL")
+
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:

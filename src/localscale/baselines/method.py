@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from localscale.errors import ConfigError
 from localscale.randomness import Draws
 
-__all__ = ["Criterion", "Method", "Plain", "TrainingStep"]
+__all__ = ["Criterion", "Method", "Plain", "TrainingStep", "check_mode"]
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -20,6 +21,9 @@ class Method:
 
     def check(self) -> None:
         """Refuse settings that cannot work."""
+
+    def check_answers(self, *, dense: bool) -> None:
+        """Refuse to work on a model that answers for every pixel (``dense``), or on one that does not."""
 
     def build(self, backbone: nn.Module) -> nn.Module:
         """The model to train: ``backbone``, or something around it. At first its answers are the backbone's."""
@@ -33,7 +37,7 @@ class Method:
         Args:
             model: what :meth:`build` returned.
             images: normalised and augmented, ``(B, C, H, W)``.
-            labels: class numbers ``(B,)`` or distributions ``(B, K)``.
+            labels: class numbers ``(B,)``, or ``(B, H, W)`` for every pixel, or distributions ``(B, K)``.
             criterion: the task's loss of logits and labels.
             draws: the source of everything random.
         """
@@ -43,6 +47,13 @@ class Method:
 @dataclass(frozen=True)
 class Plain(Method):
     """The backbone alone: Base, Aug and Aug+ differ in what it is trained on and from where."""
+
+
+def check_mode(mode: str, *, dense: bool) -> None:
+    """Refuse to canonicalize masks without scaling them back, or to scale back what is no mask."""
+    wanted, answers = ("equivariant", "a mask") if dense else ("invariant", "one class")
+    if mode != wanted:
+        raise ConfigError(f'the method\'s mode is "{mode}", but each image has {answers} for an answer; use "{wanted}"')
 
 
 class TrainingStep(nn.Module):

@@ -1,4 +1,4 @@
-"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|version``."""
+"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|figure|version``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from localscale.cli.data import Data
+from localscale.cli.figures import Figure
 from localscale.cli.training import Evaluate, Recipes, Reproduce, Tables, Train, parse_evaluate, parse_train
 from localscale.errors import LocalScaleError
 
@@ -38,6 +39,7 @@ Command = (
     | Annotated[Evaluate, subcommand("evaluate")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Tables, subcommand("tables")]
+    | Annotated[Figure, subcommand("figure")]
     | Annotated[Version, subcommand("version")]
 )
 

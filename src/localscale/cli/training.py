@@ -248,6 +248,8 @@ class Tables:
 
 def describe(metrics: dict[str, Any]) -> str:
     """What was measured, for a terminal."""
+    if "mean_iou" in metrics:
+        return _describe_masks(metrics)
     errors = metrics["invariance_error"]
     lines = [
         f"accuracy {100 * metrics['accuracy']:.2f} % of {metrics['images']:,} images",
@@ -259,3 +261,17 @@ def describe(metrics: dict[str, Any]) -> str:
         cells = ", ".join(f"{name}: {100 * value:.2f}" for name, value in scales["accuracy"].items())
         lines.append(f"per scale {cells}; {100 * scales['mean']:.2f} ± {100 * scales['std']:.2f} %")
     return "\n".join(lines)
+
+
+def _describe_masks(metrics: dict[str, Any]) -> str:
+    errors, floor = metrics["equivariance_error"], metrics["equivariance_floor"]
+    return "\n".join(
+        (
+            f"mIoU {100 * metrics['mean_iou']:.2f} % of {metrics['images']:,} images",
+            f"EquE {errors['squared']:.4f} squared (the paper's equation, per pixel), {errors['l2']:.4f} l2, "
+            f"{errors['relative']:.4f} relative; {metrics['variants']} scalings of each image",
+            f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: what resampling alone "
+            "costs a perfect segmenter",
+            f"IoU deviation {100 * metrics['group_deviation']:.2f} % within a scene; {metrics['groups']:,} scenes",
+        )
+    )

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any
 
 from localscale.results.markdown import render_rows
 from localscale.results.paper import ABLATION, CLASSIFICATION, PER_SCALE, family_of_backbone
+from localscale.results.runs import PAPER_ROW, Groups, grouped, site_rows, spread
 
 __all__ = ["render_classification"]
-
-# Which of the paper's rows stands beside which of ours.
-PAPER_ROW = {"dec_joint": "dec", "dec_compose": "dec", "dec_compose_joint": "dec"}
-
-Run = dict[str, Any]
 
 
 def render_classification(result: dict[str, Any]) -> str:
     """Accuracy and InvE, accuracy per scale, and what the canonicalizers did."""
-    groups = _grouped(result["runs"])
+    groups = grouped(result["runs"])
     parts = [f"### {result['title']}", "", _definition(result), "", _main(groups, result["paper"])]
     if any("per_scale" in run["metrics"] for runs in groups.values() for run in runs):
         parts += ["", "#### Accuracy per scale", "", _scales_note(result), "", _scales(groups, result["paper"])]
-    sites = _sites(groups)
+    sites = site_rows(groups)
     if sites:
         parts += ["", "#### At the sites, means over the last epoch's training images", "", render_rows(sites)]
     return "\n".join(parts)
-
-
-def _grouped(runs: list[Run]) -> dict[tuple[str, str], list[Run]]:
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run["backbone"], run["row"]), []).append(run)
-    return groups
 
 
 def _definition(result: dict[str, Any]) -> str:
@@ -49,7 +37,7 @@ def _definition(result: dict[str, Any]) -> str:
     )
 
 
-def _main(groups: dict[tuple[str, str], list[Run]], paper: str) -> str:
+def _main(groups: Groups, paper: str) -> str:
     rows = []
     for (backbone, row), runs in groups.items():
         printed = CLASSIFICATION.get(paper, {}).get(family_of_backbone(backbone), {}).get(PAPER_ROW.get(row, row))
@@ -79,7 +67,7 @@ def _scales_note(result: dict[str, Any]) -> str:
     )
 
 
-def _scales(groups: dict[tuple[str, str], list[Run]], paper: str) -> str:
+def _scales(groups: Groups, paper: str) -> str:
     rows = []
     for (backbone, row), runs in groups.items():
         runs = [run for run in runs if "per_scale" in run["metrics"]]
@@ -96,31 +84,3 @@ def _scales(groups: dict[tuple[str, str], list[Run]], paper: str) -> str:
             | {"paper (Swin)": PER_SCALE.get(paper, {}).get(PAPER_ROW.get(row, row), "–")}
         )
     return render_rows(rows)
-
-
-def _sites(groups: dict[tuple[str, str], list[Run]]) -> list[dict[str, Any]]:
-    rows = []
-    for (backbone, _), runs in groups.items():
-        last = [run["last_epoch"] for run in runs]
-        for path in [name.removesuffix("/residual") for name in last[0] if name.endswith("/residual")]:
-            at_input = path == "input" and "supervision" in last[0]
-            rows.append(
-                {
-                    "backbone": backbone,
-                    "row": runs[0]["label"],
-                    "site": path,
-                    "residual": statistics.fmean(epoch[f"{path}/residual"] for epoch in last),
-                    "steps": statistics.fmean(epoch[f"{path}/steps"] for epoch in last),
-                    "moved, % of the side": 100 * statistics.fmean(epoch[f"{path}/displacement"] for epoch in last),
-                    "supervision error": statistics.fmean(e["supervision"] for e in last) if at_input else "–",
-                }
-            )
-    return rows
-
-
-def spread(runs: list[Run], value: Callable[[Run], float]) -> str:
-    """Mean ± standard deviation of the runs; the value alone for one."""
-    values = [value(run) for run in runs]
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"

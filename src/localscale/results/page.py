@@ -8,8 +8,11 @@ from pathlib import Path
 from localscale.errors import DataError
 from localscale.results.classification import render_classification
 from localscale.results.markdown import render_table
+from localscale.results.segmentation import render_segmentation
 
 __all__ = ["render_page"]
+
+RENDERERS = {"classification": render_classification, "segmentation": render_segmentation}
 
 
 def render_page(results: Path) -> str:
@@ -20,8 +23,8 @@ def render_page(results: Path) -> str:
             result = json.loads(path.read_text(encoding="utf-8"))
             versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
             parts += ["", f"## {path.stem}", "", f"`{result['command']}` on {result['machine']}; {versions}."]
-            if result.get("kind") == "classification":
-                parts += ["", render_classification(result)]
+            if result.get("kind") in RENDERERS:
+                parts += ["", RENDERERS[result["kind"]](result)]
             else:
                 for table in result["tables"]:
                     parts += ["", render_table(table)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ABLATION", "CLASSIFICATION", "PER_SCALE", "family_of_backbone"]
+__all__ = ["ABLATION", "CLASSIFICATION", "PER_SCALE", "SEGMENTATION", "family_of_backbone"]
 
 # table → family → row → accuracy and InvE (10⁻²), as printed; for MNIST ± over five runs.
 CLASSIFICATION: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
@@ -43,6 +43,9 @@ CLASSIFICATION: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
             "invl": ("96.66 ± 0.10", "5.21 ± 1.34"),
             "dec": ("97.90 ± 0.21", "2.62 ± 1.69"),
         },
+        # Tab. pyramid gives accuracy alone.
+        "HRViT": {"aug": ("93.22", "–"), "canon": ("94.93", "–"), "invl": ("95.91", "–"), "dec": ("96.67", "–")},
+        "ResFormer": {"aug": ("91.04", "–"), "canon": ("95.27", "–"), "invl": ("94.92", "–"), "dec": ("96.91", "–")},
     },
     "imagenet": {
         "ViT": {
@@ -93,6 +96,28 @@ PER_SCALE: dict[str, dict[str, str]] = {
     },
 }
 
+# family → row → mIoU (%) and EquE, as printed.
+SEGMENTATION: dict[str, dict[str, tuple[str, str]]] = {
+    "ViT": {
+        "aug": ("82.18", "0.054"),
+        "canon": ("79.37", "0.062"),
+        "augl": ("82.35", "0.054"),
+        "dec": ("83.12", "0.052"),
+    },
+    "Swin": {
+        "aug": ("86.65", "0.036"),
+        "canon": ("83.94", "0.050"),
+        "augl": ("87.63", "0.037"),
+        "dec": ("88.56", "0.035"),
+    },
+    "DINOv2": {
+        "aug": ("76.63", "0.061"),
+        "canon": ("76.94", "0.064"),
+        "augl": ("79.05", "0.058"),
+        "dec": ("80.86", "0.055"),
+    },
+}
+
 # App. A4: modules of four layers each, layers of one module, and knots (4 × 1, 1.5, 2, 2.5) with two layers.
 ABLATION: dict[str, str] = {
     "sites2": "95.25",
@@ -114,6 +139,8 @@ FAMILIES = {
     "swin": "Swin",
     "beit": "BEiT",
     "dinov2": "DINOv2",
+    "hrvit": "HRViT",
+    "resformer": "ResFormer",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,33 @@ import timm
 import torch
 from torch import nn
 
+import localscale.hierarchical  # noqa: F401  registers its models with timm
 from localscale.errors import CheckpointError, ConfigError, DataError, near_misses
 from localscale.training.task import Normalise
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BACKBONES", "Backbone", "create_backbone", "load_weights", "normalisation"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "create_backbone",
+    "load_weights",
+    "normalisation",
+    "sketch_of",
+    "whole_patches",
+]
 
 VIT_SITES = ("blocks.0", "blocks.4", "blocks.8")
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A backbone's name in timm, the places for canonicalizers after the image itself, and the paper's MNIST rate."""
+    """A backbone's name in timm, places for canonicalizers after the image, the paper's MNIST rate, and its weights."""
 
     timm_name: str
     sites: tuple[str, ...]
     mnist_rate: float = 1e-4
+    pretrained: str = "timm"
 
 
 BACKBONES: dict[str, Backbone] = {
@@ -48,6 +59,8 @@ BACKBONES: dict[str, Backbone] = {
     "dinov2_small": Backbone("vit_small_patch14_dinov2", VIT_SITES, 2e-5),
     "dinov2_base": Backbone("vit_base_patch14_dinov2", VIT_SITES, 2e-5),
     "efficientnet_lite0": Backbone("tf_efficientnet_lite0", ("blocks.2", "blocks.3", "blocks.5")),
+    "hrvit_b1": Backbone("hrvit_b1", ("stem.1", "stages.0", "stages.1"), pretrained="none"),
+    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, pretrained="none"),
 }
 
 
@@ -80,8 +93,7 @@ def create_backbone(
     settings: dict[str, Any] = {"num_classes": classes}
     if drop_path:
         settings["drop_path_rate"] = drop_path
-    with torch.device("meta"):
-        sketch: Any = timm.create_model(base, num_classes=0)
+    sketch = sketch_of(base)
     if hasattr(sketch, "patch_embed") and sketch.pretrained_cfg["input_size"][-1] != image_size:
         settings["img_size"] = image_size  # convolutions take any size
     try:
@@ -102,6 +114,23 @@ def create_backbone(
     return model
 
 
+def sketch_of(name: str) -> Any:
+    """The backbone without weights and memory, to be asked what it is like."""
+    with torch.device("meta"):
+        return timm.create_model(name.partition(".")[0], num_classes=0)
+
+
+def whole_patches(name: str, image_size: int) -> int:
+    """The least side that is ``image_size`` or more and a multiple of the backbone's patch.
+
+    >>> whole_patches("vit_small_patch14_dinov2", 256), whole_patches("resnet18", 256)
+    (266, 256)
+    """
+    embed = getattr(sketch_of(name), "patch_embed", None)
+    patch = getattr(embed, "patch_size", (1, 1))[0]
+    return -(-image_size // patch) * patch
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a safetensors file into ``model``; a head of another size is left as it is, anything else must fit."""
     try:
@@ -111,7 +140,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except Exception as error:
         raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
     own = model.state_dict()
-    head = _head_names(model)
+    head = {name for name in (*own, *tensors) if _in_head(model, name)}
+    tensors = _for_its_size(model, tensors)
     kept = {name: tensor for name, tensor in tensors.items() if not (name in head and _other_size(own, name, tensor))}
     left = set(own) - set(kept) - head
     strange = [name for name in kept if name not in own or own[name].shape != kept[name].shape]
@@ -121,7 +151,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
             f"{path} does not fit {type(model).__name__}: {len(strange)} tensors are strange to it and {len(left)} are "
             f"missing, such as {example}; name the weights of the same backbone"
         )
-    fresh = sorted(head - set(kept))
+    fresh = sorted(head & set(own) - set(kept))
     if fresh:
         logger.warning("%s has no head of this size: %s is new and must be trained", path, fresh[0].rpartition(".")[0])
     model.load_state_dict(kept, strict=False)
@@ -133,11 +163,23 @@ def normalisation(model: Any) -> Normalise:
     return Normalise(tuple(config["mean"]), tuple(config["std"]))
 
 
-def _head_names(model: Any) -> set[str]:
+def _for_its_size(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same tensors with positions resampled to the model's image size, as timm does it for its own downloads."""
+    own = model.state_dict()
+    other = [name for name, t in tensors.items() if name in own and own[name].shape != t.shape]
+    resample: Any = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    if resample is None or all(_in_head(model, name) for name in other):
+        return tensors
+    try:
+        return resample(dict(tensors), model)
+    except (RuntimeError, ValueError, KeyError, AssertionError, IndexError):
+        return tensors  # of another backbone, as will be said
+
+
+def _in_head(model: Any, name: str) -> bool:
     heads = model.pretrained_cfg.get("classifier") or ()
-    heads = (heads,) if isinstance(heads, str) else heads
-    return {name for name in model.state_dict() for head in heads if name.startswith(f"{head}.")}
+    return any(name.startswith(f"{head}.") for head in ((heads,) if isinstance(heads, str) else heads))
 
 
 def _other_size(own: dict[str, torch.Tensor], name: str, tensor: torch.Tensor) -> bool:
-    return name in own and own[name].shape != tensor.shape
+    return name not in own or own[name].shape != tensor.shape

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ __all__ = ["ImageNetData", "ImageNetTask"]
 @dataclass(frozen=True)
 class ImageNetData:
     """ImageNet images to train on, and a locally scaled ImageNet, made by ``localscale data imagenet``, to test on."""
+
+    dense: ClassVar[bool] = False
 
     train_root: Path | None = None
     """Folder of training images in one subfolder per class."""

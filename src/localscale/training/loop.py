@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.utils import broadcast, set_seed
 from torch import Tensor, nn
@@ -87,8 +85,7 @@ class Loop:
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
         self.position = Position(schedule=self.schedule.state())
         self._mix = mixing(recipe.regularization, task.classes)
-        criterion = functools.partial(_cross_entropy, label_smoothing=smoothing(recipe.regularization))
-        step = TrainingStep(self.model, recipe.method, criterion)
+        step = TrainingStep(self.model, recipe.method, task.criterion(smoothing(recipe.regularization)))
         self._step, self._optimizer = accelerator.prepare(step, self.optimizer)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
@@ -137,19 +134,24 @@ class Loop:
         samples = samples.to(self.device, non_blocking=True)
         images, labels = batch
         if self._mix is not None:
-            images, labels = self._mix(self._scale(images, samples), labels)
+            images, labels = self._mix(*self._augment(images, labels, samples))
         self.schedule.before_step(step)
         return self._update(images, labels, samples)
 
-    def _scale(self, images: Tensor, samples: Tensor) -> Tensor:
-        """Augmented and normalised images."""
-        return self.task.normalise(self.recipe.augmentation(images, Draws(self.recipe.seed, samples)))
+    def _augment(self, images: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled and normalised images, and their labels, scaled with them where every pixel has one."""
+        draws = Draws(self.recipe.seed, samples)
+        if self.task.dense:
+            images, labels = self.recipe.augmentation.both(images, labels, draws)
+        else:
+            images = self.recipe.augmentation(images, draws)
+        return self.task.normalise(images), labels
 
     def _take_step(self, images: Tensor, labels: Tensor, samples: Tensor) -> dict[str, Tensor]:
         """Forward, backward and update, without ever looking at a number from the host."""
         accelerator = self.accelerator
         if self._mix is None:
-            images = self._scale(images, samples)
+            images, labels = self._augment(images, labels, samples)
         before = [buffer.clone() for buffer in self._statistics]
         self._optimizer.zero_grad()
         scalars = self._step(images, labels, self.recipe.seed, samples)
@@ -214,7 +216,3 @@ def _compile(blocks: list[nn.Module], model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Canonicalizer):
             module.compile_evaluation()
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float) -> Tensor:
-    return F.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)

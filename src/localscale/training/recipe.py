@@ -11,10 +11,11 @@ from typing import Any, Literal
 import tyro
 from torch import nn
 
-from localscale.baselines import DEC, Canon, InvL, Plain, RandomScaling
+from localscale.baselines import DEC, AugL, Canon, InvL, Plain, RandomScaling
 from localscale.errors import ConfigError, near_misses
 from localscale.training.imagenet import ImageNetData
 from localscale.training.mnist import MNISTData
+from localscale.training.objects import ObjectsData
 from localscale.training.optimization import Optimization
 from localscale.training.regularization import Regularization
 
@@ -35,9 +36,9 @@ class Recipe:
     """A finished run to go on from; its backbone's weights replace the pretrained ones."""
     needs_start: tyro.conf.Suppress[str] = ""
     """The recipe whose run this one starts from; empty if none."""
-    method: tyro.conf.AvoidSubcommands[Plain | Canon | InvL | DEC] = field(default_factory=Plain)
+    method: tyro.conf.AvoidSubcommands[Plain | Canon | InvL | AugL | DEC] = field(default_factory=Plain)
     """What is done about local scale."""
-    data: tyro.conf.AvoidSubcommands[MNISTData | ImageNetData] = field(default_factory=MNISTData)
+    data: tyro.conf.AvoidSubcommands[MNISTData | ImageNetData | ObjectsData] = field(default_factory=MNISTData)
     """What is learned."""
     augmentation: RandomScaling = field(default_factory=lambda: RandomScaling(probability=0.0))
     """Random monotone scaling of the training images."""
@@ -45,6 +46,8 @@ class Recipe:
     """How the weights move."""
     regularization: tyro.conf.OmitArgPrefixes[Regularization] = field(default_factory=Regularization)
     """What keeps it from learning by heart."""
+    head_width: int = 256
+    """Channels of the head that segments; classifiers have none."""
     precision: Literal["no", "bf16"] = "bf16"
     """bf16: matrix products in half precision; maps and solvers are always float32."""
     max_skipped: int = 20
@@ -56,6 +59,12 @@ class Recipe:
         """Refuse settings that cannot work, before anything is loaded."""
         for part in (self.method, self.data, self.augmentation, self.optimization, self.regularization):
             part.check()
+        self.method.check_answers(dense=self.data.dense)
+        mixes = self.regularization.mixup or self.regularization.cutmix or self.regularization.random_erasing
+        if self.data.dense and mixes:
+            raise ConfigError("mixup, cutmix and random erasing are for one label per image; set them to 0 for masks")
+        if self.head_width < 1:
+            raise ConfigError(f"head_width is {self.head_width}; expected at least 1")
         if self.max_skipped < 0:
             raise ConfigError(f"max_skipped is {self.max_skipped}; expected 0 or more")
         if self.regularization.mixup + self.regularization.cutmix and self.optimization.batch_size % 2:
@@ -67,8 +76,8 @@ class Recipe:
 
 
 PARTS: dict[str, tuple[type[Any], ...]] = {
-    "method": (Plain, Canon, InvL, DEC),
-    "data": (MNISTData, ImageNetData),
+    "method": (Plain, Canon, InvL, AugL, DEC),
+    "data": (MNISTData, ImageNetData, ObjectsData),
     "augmentation": (RandomScaling,),
     "optimization": (Optimization,),
     "regularization": (Regularization,),

@@ -202,7 +202,7 @@ def collect(name: str, cells: list[Cell], command: str) -> dict[str, Any]:
         raise ConfigError(f"no run of {name} is finished, so there is nothing to write")
     table = find_table(name)
     return {
-        "kind": "classification",
+        "kind": table.kind,
         "table": name,
         "title": table.title,
         "paper": table.paper,

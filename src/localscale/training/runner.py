@@ -17,10 +17,10 @@ from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
 from localscale.files import write_whole
 from localscale.machine import machine, versions
-from localscale.training.backbones import create_backbone, normalisation
 from localscale.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
 from localscale.training.evaluation import evaluate
 from localscale.training.loop import Epoch, Loop, Position
+from localscale.training.models import create_model, make_task
 from localscale.training.recipe import Recipe, to_dict
 from localscale.training.run import Log, Run
 
@@ -153,16 +153,9 @@ def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:
             f"{recipe.name} goes on from a finished run of {recipe.needs_start}: train that first, then add "
             f"--start runs/{recipe.needs_start}/seed{recipe.seed}"
         )
-    bare = create_backbone(recipe.backbone, classes=0, pretrained="none", image_size=recipe.data.image_size)
-    task = recipe.data.task(normalisation(bare), recipe.optimization.batch_size)
-    backbone = create_backbone(
-        recipe.backbone,
-        classes=task.classes,
-        pretrained="none" if recipe.start is not None else recipe.pretrained,
-        image_size=recipe.data.image_size,
-        drop_path=recipe.regularization.drop_path,
-        fresh_head=task.fresh_head,
-    )
+    task = make_task(recipe)
+    pretrained = "none" if recipe.start is not None else recipe.pretrained
+    backbone = create_model(recipe, task.classes, pretrained=pretrained, fresh_head=task.fresh_head)
     if recipe.start is not None:
         _start_from(backbone, recipe, task.classes)
     return backbone, task
@@ -204,10 +197,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
         raise CheckpointError(f"the run in {folder} is not finished; finish it with --resume first")
     result = run.result()
     assert result is not None
-    backbone = create_backbone(
-        recipe.backbone, classes=result["classes"], pretrained="none", image_size=recipe.data.image_size
-    )
-    model = recipe.build(backbone)
+    model = recipe.build(create_model(recipe, result["classes"], pretrained="none"))
     read_weights(run.weights, model)
     return model.to(device).eval()
 
@@ -226,8 +216,7 @@ def evaluate_run(
             f"not of {recipe.backbone} at {recipe.data.image_size} px"
         )
     model = load_run(folder, device=str(accelerator.device))
-    backbone = create_backbone(recipe.backbone, classes=0, pretrained="none", image_size=recipe.data.image_size)
-    task = recipe.data.task(normalisation(backbone), recipe.optimization.batch_size)
+    task = make_task(recipe)
     classes = (run.result() or {})["classes"]
     if classes != task.classes:
         raise CheckpointError(f"the run in {folder} answers with {classes} classes; these data have {task.classes}")

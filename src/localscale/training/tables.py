@@ -44,6 +44,11 @@ class Table:
     both: tuple[str, ...] = ()
     paper: str = ""
 
+    @property
+    def kind(self) -> str:
+        """What is measured."""
+        return "segmentation" if self.task == "objects" else "classification"
+
 
 MNIST_ROWS = (
     Row("Aug", "aug"),
@@ -64,6 +69,16 @@ IMAGENET_ROWS = (
     Row("InvL", "invl"),
     Row("DEC direct", "dec"),
     Row("DEC compose + supervision", "dec_compose"),
+)
+OBJECTS_ROWS = (
+    Row("Aug", "aug"),
+    Row("Aug+ (control)", "aug_plus"),
+    Row("Canon", "canon"),
+    Row("AugL", "augl"),
+    Row("DEC direct", "dec"),
+    Row("DEC compose + supervision", "dec_compose"),
+    Row("Aug, long (control)", "aug_long"),
+    Row("DEC compose + supervision, joint", "dec_compose_joint"),
 )
 # Small backbones on one GPU: a rate to match the batch, ten thousand test images with four other sizes of each.
 SMALL = (
@@ -135,6 +150,17 @@ TABLES: dict[str, Table] = {
         both=BOTH,
         paper="ablation",
     ),
+    "mnist-hierarchical": Table(
+        "Local scale invariance on MNIST, hierarchical backbones from scratch (paper, Tab. pyramid)",
+        "mnist",
+        ("hrvit_b1", "resformer_tiny"),
+        tuple(row for row in MNIST_ROWS if row.recipe in ("aug", "aug_plus", "canon", "invl", "dec", "dec_compose")),
+        runs="mnist-small",
+        settings=SMALL,
+        first=("--epochs", "100", "--learning-rate", "1e-3"),
+        more=MORE,
+        paper="mnist",
+    ),
     "imagenet": Table(
         "Local scale invariance on ImageNet, four backbones (paper, Tab. imagenet_results and per_scale_imnet)",
         "imagenet",
@@ -150,6 +176,26 @@ TABLES: dict[str, Table] = {
         tuple(row for row in IMAGENET_ROWS if row.recipe not in ("canon", "invl")),
         runs="imagenet",
         paper="imagenet",
+    ),
+    "objects": Table(
+        "Local scale equivariance on rendered objects (paper, Tab. lsos_results)",
+        "objects",
+        ("vit_base", "swin_tiny", "dinov2_base"),
+        OBJECTS_ROWS,
+        runs="objects",
+        paper="objects",
+    ),
+    "objects-tiny": Table(
+        "Local scale equivariance on rendered objects, DeiT-Tiny",
+        "objects",
+        ("deit_tiny",),
+        OBJECTS_ROWS,
+        runs="objects-small",
+        settings=("--head-width", "64", "--schedule", "cosine", "--warmup-epochs", "1"),
+        first=("--epochs", "30", "--learning-rate", "3e-4"),
+        more=("--epochs", "10", "--learning-rate", "1e-4"),
+        both=("--epochs", "40", "--learning-rate", "3e-4"),
+        paper="objects",
     ),
 }
 

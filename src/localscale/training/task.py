@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from localscale.baselines.method import Criterion
 from localscale.errors import ConfigError
 from localscale.randomness import stream
 
-__all__ = ["Batches", "Indices", "Normalise", "Predict", "Shard", "Task", "chance", "seed_of"]
+__all__ = ["Batches", "Criterion", "Indices", "Normalise", "Predict", "Shard", "Task", "chance", "seed_of"]
 
-Predict = Callable[[Tensor], Tensor]  # normalised images (B, C, H, W) to logits (B, K)
+Predict = Callable[[Tensor], Tensor]  # normalised images (B, C, H, W) to logits (B, K, …)
 
 
 def seed_of(seed: int, *where: object) -> int:
@@ -113,10 +116,15 @@ class Task(ABC):
     classes: int
     train_count: int
     fresh_head = False  # whether a pretrained head of the same size is of no use
+    dense = False  # whether every pixel has a label
 
     @abstractmethod
     def describe(self) -> str:
         """What was learned from and judged on, in words, for the result."""
+
+    def criterion(self, label_smoothing: float) -> Criterion:
+        """The loss of logits and labels: cross-entropy."""
+        return functools.partial(_cross_entropy, label_smoothing=label_smoothing)
 
     @abstractmethod
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
@@ -129,3 +137,7 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
         """Everything measured, as plain values; the same in every process."""
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float) -> Tensor:
+    return F.cross_entropy(logits.float(), labels, label_smoothing=label_smoothing)

@@ -1,4 +1,4 @@
-"""Every row of the paper's classification tables, for every backbone, by name: ``mnist-deit_tiny-dec``."""
+"""Every row of the paper's tables, for every backbone, by name: ``mnist-deit_tiny-dec``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from localscale.training.backbones import BACKBONES
 from localscale.training.recipe import Recipe
 from localscale.training.recipes.imagenet import IMAGENET_ROWS
 from localscale.training.recipes.mnist import MNIST_ROWS
+from localscale.training.recipes.objects import OBJECTS_ROWS
 
 __all__ = ["RECIPES", "find_recipe"]
 
-ROWS = {"mnist": MNIST_ROWS, "imagenet": IMAGENET_ROWS}
+ROWS = {"mnist": MNIST_ROWS, "imagenet": IMAGENET_ROWS, "objects": OBJECTS_ROWS}
 
 RECIPES: dict[str, Recipe] = {
     f"{task}-{key}-{row}": make(f"{task}-{key}", row, backbone)

@@ -52,6 +52,7 @@ def make(kind: Any, prefix: str, row: str, backbone: Backbone, optimization: Opt
     recipe: Recipe = kind(
         name=f"{prefix}-{row}",
         backbone=backbone.timm_name,
+        pretrained=backbone.pretrained,
         needs_start=f"{prefix}-{kind.starts_from}" if kind.starts_from else "",
         optimization=optimization,
     )

@@ -1,0 +1,83 @@
+"""``localscale figure``: pictures from finished runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import OmitSubcommandPrefixes, subcommand
+
+from localscale.errors import ConfigError
+
+__all__ = ["Figure"]
+
+
+@dataclass(frozen=True)
+class Masks:
+    """One scene of locally scaled objects at its scales: images, truth, and the masks of trained models."""
+
+    data: Path
+    """Folder that ``localscale data objects`` wrote."""
+    runs: tuple[str, ...]
+    """Finished runs, each with the name to show: Aug=runs/objects-deit_tiny-aug/seed0 DEC=…"""
+    scene: int = 0
+    """Which scene of the dataset."""
+    out: Path = Path("masks.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_masks, save_figure
+        from localscale.figures.scenes import answer_scene, read_scene
+
+        scene = read_scene(self.data, self.scene)
+        answers, captions = {}, {"image": scene.captions}
+        for given in self.runs:
+            name, equals, folder = given.partition("=")
+            if not (name and equals and folder):
+                raise ConfigError(f"--runs {given}: expected NAME=FOLDER, such as Aug=runs/objects-deit_tiny-aug/seed0")
+            answers[name], captions[name] = answer_scene(Path(folder), scene)
+        save_figure(draw_masks(scene.images, scene.labels, answers, captions), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class Warp:
+    """An image and a grid over it, before and after a random local scaling."""
+
+    image: Path
+    """Any image file."""
+    knots: int = 6
+    """Control points along an axis."""
+    strength: float = 2.0
+    """How strong the scaling is; 0 is the identity."""
+    family: Literal["grid", "separable"] = "grid"
+    """Which maps."""
+    seed: int = 0
+    """Which of them."""
+    out: Path = Path("warp.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        import torch
+        from torchvision.transforms.v2 import functional as T
+
+        import localscale as ls
+        from localscale.data.images import read_image
+        from localscale.figures import draw_warp, save_figure
+
+        picture = T.to_dtype(T.pil_to_tensor(read_image(self.image).convert("RGB")), torch.float32, scale=True)
+        rng = torch.Generator().manual_seed(self.seed)
+        m = ls.random_map(1, self.knots, strength=self.strength, family=self.family, generator=rng)
+        save_figure(draw_warp(picture, m), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Draw a figure from data and finished runs."""
+
+    which: OmitSubcommandPrefixes[Annotated[Masks, subcommand("masks")] | Annotated[Warp, subcommand("warp")]]
+
+    def run(self) -> None:
+        self.which.run()

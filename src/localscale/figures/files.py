@@ -1,0 +1,35 @@
+"""Figures as files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from localscale.errors import ConfigError
+from localscale.files import write_whole
+
+__all__ = ["FORMATS", "new_figure", "save_figure"]
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, Any]:
+    """A matplotlib figure of so many inches and its axes ``(rows, columns)``; needs no display."""
+    from localscale.extras import require
+
+    require("matplotlib", "figures")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=200, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure whole, or not at all; the name's ending says in which format."""
+    form = path.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}; expected .{', .'.join(FORMATS)}")
+    content = io.BytesIO()
+    figure.savefig(content, format=form)
+    write_whole(path, content.getvalue())

@@ -1,0 +1,81 @@
+"""Figures: what is drawn where, and files that are whole or not there."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import localscale as ls
+from localscale.cli import main
+from localscale.errors import ConfigError, OutputError, ShapeError
+from localscale.figures import draw_masks, draw_warp, save_figure
+from localscale.figures.masks import OBJECTS, STRANGE
+
+
+def test_each_class_has_its_colour_and_strangers_another():
+    images, truth = torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long)
+    truth[0, 0], truth[0, 1] = 7, 3
+    answer = truth.clone()
+    answer[0, 2] = 9  # a class that the scene does not have
+    axes = draw_masks(images, truth, {"DEC": answer}).axes
+    drawn = np.asarray(axes[2].images[0].get_array())
+    for row, colour in ((0, OBJECTS[1]), (1, OBJECTS[0]), (2, STRANGE)):
+        assert drawn[row, 0] == pytest.approx(0.85 * np.array(colour), abs=1e-6)
+    assert drawn[3, 0] == pytest.approx([0.75] * 3)
+    assert np.array_equal(np.asarray(axes[1].images[0].get_array())[:2], drawn[:2]), "truth in the same colours"
+
+
+def test_captions_stand_under_their_row():
+    images, truth = torch.rand(2, 3, 8, 8), torch.zeros(2, 8, 8, dtype=torch.long)
+    axes = draw_masks(images, truth, {"Aug": truth}, {"Aug": ["one", "two"]}).axes
+    assert [axis.get_xlabel() for axis in axes] == ["", "", "", "", "one", "two"]
+    assert [axes[row].get_ylabel() for row in (0, 2, 4)] == ["image", "truth", "Aug"]
+
+
+def test_masks_of_another_size_are_refused():
+    with pytest.raises(ShapeError, match=r"Aug has shape \(1, 4, 5\) .* expected a label for every pixel"):
+        draw_masks(torch.rand(1, 3, 4, 4), torch.zeros(1, 4, 4), {"Aug": torch.zeros(1, 4, 5)})
+
+
+def test_the_grid_moves_as_the_image_does():
+    m = ls.random_map(1, 4, strength=2.0, generator=torch.Generator().manual_seed(0))
+    before, after = draw_warp(torch.rand(3, 11, 21), m).axes
+    side = torch.tensor([20.0, 10.0])
+    for line, moved in zip(before.lines, after.lines, strict=True):
+        points = torch.as_tensor(np.stack(line.get_data(), -1)).float()
+        found = torch.as_tensor(np.stack(moved.get_data(), -1)).float()
+        assert torch.allclose(m((points / side)[None])[0] * side, found, atol=1e-4)
+
+
+def test_one_map_for_one_image():
+    with pytest.raises(ShapeError, match=r"there are 2 maps; expected \(3, height, width\) and 1"):
+        draw_warp(torch.rand(3, 8, 8), ls.identity_map(2))
+
+
+@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_figures_are_written_whole(form: str, start: bytes, tmp_path: Path):
+    figure = draw_warp(torch.rand(3, 8, 8), ls.identity_map())
+    save_figure(figure, tmp_path / "new" / f"warp.{form}")
+    assert (tmp_path / "new" / f"warp.{form}").read_bytes().startswith(start)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [f"warp.{form}"]
+
+
+def test_names_that_cannot_be_written(tmp_path: Path):
+    figure = draw_warp(torch.rand(3, 8, 8), ls.identity_map())
+    with pytest.raises(ConfigError, match=r"ends in \.bmp; expected \.png, \.pdf, \.svg"):
+        save_figure(figure, tmp_path / "warp.bmp")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot be written"):
+        save_figure(figure, tmp_path / "file" / "warp.png")
+
+
+def test_warp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    Image.new("L", (20, 12)).save(tmp_path / "grey.png")
+    main(["figure", "warp", "--image", str(tmp_path / "grey.png"), "--out", str(tmp_path / "warp.png")])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "warp.png")
+    with Image.open(tmp_path / "warp.png") as drawn:
+        assert drawn.width > 500
+    with pytest.raises(SystemExit, match=r"localscale: .*gone"):
+        main(["figure", "warp", "--image", str(tmp_path / "gone.png"), "--out", str(tmp_path / "b.png")])
