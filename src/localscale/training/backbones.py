@@ -85,15 +85,13 @@ def create_backbone(
         fresh_head: put a new head on, even if the pretrained one has as many answers.
     """
     base = name.partition(".")[0]
-    if not timm.is_model(base):
-        raise ConfigError(f"timm has no model {name!r}: {near_misses(base, timm.list_models())}")
+    sketch = sketch_of(name)
     tags = timm.list_pretrained(f"{base}.*")
     if name != base and name not in tags:
         raise ConfigError(f"timm has no weights {name!r}: {near_misses(name, tags)}")
     settings: dict[str, Any] = {"num_classes": classes}
     if drop_path:
         settings["drop_path_rate"] = drop_path
-    sketch = sketch_of(base)
     if hasattr(sketch, "patch_embed") and sketch.pretrained_cfg["input_size"][-1] != image_size:
         settings["img_size"] = image_size  # convolutions take any size
     try:
@@ -116,8 +114,11 @@ def create_backbone(
 
 def sketch_of(name: str) -> Any:
     """The backbone without weights and memory, to be asked what it is like."""
+    base = name.partition(".")[0]
+    if not timm.is_model(base):
+        raise ConfigError(f"timm has no model {name!r}: {near_misses(base, timm.list_models())}")
     with torch.device("meta"):
-        return timm.create_model(name.partition(".")[0], num_classes=0)
+        return timm.create_model(base, num_classes=0)
 
 
 def whole_patches(name: str, image_size: int) -> int:
