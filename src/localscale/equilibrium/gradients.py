@@ -99,13 +99,25 @@ class ImplicitAdjoint(torch.autograd.Function):
                 "differentiated again (create_graph=True)"
             )
         (point,) = ctx.saved_tensors
-        vjp = torch.func.vjp(ctx.f, point)[1]
-        adjoint = ctx.solver.solve(lambda u: v + vjp(u)[0], v)
+        pull_back = _pull_back(ctx.f, point)
+        adjoint = ctx.solver.solve(lambda u: v + pull_back(u), v)
         if stops_early(ctx.solver.fixed) and not bool(adjoint.converged.all()):
             lost = int((~adjoint.converged).sum())
             worst = float(adjoint.residual.max())
             logger.info("adjoint: %d of %d samples above tolerance, worst residual %.1e", lost, len(v), worst)
         return adjoint.image, None, None, None
+
+
+def _pull_back(f: Function, point: Tensor) -> Function:
+    """u ↦ Jᵀu with J = ∂f/∂z at ``point``, from one evaluation."""
+    if torch.compiler.is_compiling():  # which can trace the one, but not the other
+        vjp = torch.func.vjp(f, point)[1]
+        return lambda u: vjp(u)[0]
+    # A compiled evaluation frees what it saved after one use, and here it is used once per step.
+    with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+        start = point.detach().requires_grad_()
+        end = f(start)
+    return lambda u: torch.autograd.grad(end, start, u, retain_graph=True)[0]
 
 
 GRADIENTS: dict[str, type[Implicit] | type[Phantom] | type[Unrolled]] = {

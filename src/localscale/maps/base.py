@@ -90,6 +90,14 @@ class Map(ABC):
         points = lattice(height, width, dtype=self.dtype, device=self.device).reshape(1, -1, 2)
         return self.shift(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
 
+    def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """Displacements along x and y, ``(B, rows, columns)`` each, on even lattices that an H×W grid lies between.
+
+        Linear in between they are :meth:`flow`; a family may have them on fewer points than there are pixels.
+        """
+        along_x, along_y = self.flow(height, width).unbind(-1)
+        return along_x, along_y
+
     def displacement(self, size: int = 32) -> Tensor:
         """Mean distance from the identity, as a fraction of the image side, shape ``(B,)``."""
         return torch.linalg.vector_norm(self.flow(size, size), dim=-1).mean(dim=(1, 2))

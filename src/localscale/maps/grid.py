@@ -116,6 +116,9 @@ class GridMap(Map):
         # One axis after the other: the gradient then gathers along lines, not from every pixel into a few knots.
         return _stretch(_stretch(self.offsets, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
 
+    def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+        return self.offsets[:, 0], self.offsets[:, 1]
+
     def jacobian(self, points: Tensor) -> Tensor:
         corners, place = self._corners(self._checked(points))
         columns, rows = self.knots

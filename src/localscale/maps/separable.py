@@ -68,11 +68,13 @@ class SeparableMap(Map):
         return torch.stack((self.x.shift(points[..., 0]), self.y.shift(points[..., 1])), dim=-1)
 
     def flow(self, height: int, width: int) -> Tensor:
+        x, y = self.displacements(height, width)
+        return torch.stack((x.expand(-1, height, -1), y.expand(-1, -1, width)), dim=-1)
+
+    def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         columns = coordinates(width, dtype=self.dtype, device=self.device).expand(self.batch, -1)
         rows = coordinates(height, dtype=self.dtype, device=self.device).expand(self.batch, -1)
-        x = self.x.shift(columns)[:, None, :].expand(-1, height, -1)
-        y = self.y.shift(rows)[:, :, None].expand(-1, -1, width)
-        return torch.stack((x, y), dim=-1)
+        return self.x.shift(columns)[:, None, :], self.y.shift(rows)[:, :, None]
 
     def jacobian(self, points: Tensor) -> Tensor:
         points = self._checked(points)

@@ -1,0 +1,286 @@
+"""S⁻¹(x; l) in one pass: where each pixel looks is worked out where it is needed, and never stored.
+
+Its twin is :func:`localscale.sampling.sample_native` on :func:`localscale.conventions.pixel_positions`. The map comes
+as two *tables*, the displacements along x and along y on an even lattice each, linear in between: a grid map's own
+control points, a line and a column for a separable one, or every pixel's displacement for any other.
+
+Layouts are read and written as they are, prefix tokens included: whatever the strides, a block of pixels and channels
+is loaded with the contiguous one of them along the threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localscale.layouts import Layout, Tokens
+
+__all__ = ["fused_unscale"]
+
+
+def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
+    """x(l(p)) for ``x`` in ``layout``, with l's displacements ``(B or 1, rows, columns)`` as tables.
+
+    Differentiable once, to ``x`` and to both tables.
+    """
+    if isinstance(layout, Tokens):
+        return torch.ops.localscale.unscale(x, along_x, along_y, layout.height, layout.width, layout.prefix, True)
+    height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
+    return torch.ops.localscale.unscale(x, along_x, along_y, height, width, 0, layout == "NHWC")
+
+
+@triton.jit
+def _look_up(table, row, column, height, width, rows, columns, stride_row, stride_column):
+    """A table's value at pixels (row, column) of an image, between its lattice points."""
+    dtype = table.dtype.element_ty
+    x = column.to(dtype) * (columns - 1) / tl.maximum(width - 1, 1)
+    y = row.to(dtype) * (rows - 1) / tl.maximum(height - 1, 1)
+    left = tl.maximum(tl.minimum(x.to(tl.int32), columns - 2), 0)
+    top = tl.maximum(tl.minimum(y.to(tl.int32), rows - 2), 0)
+    s, t = x - left.to(dtype), y - top.to(dtype)
+    right, bottom = tl.minimum(left + 1, columns - 1), tl.minimum(top + 1, rows - 1)
+    a = tl.load(table + top * stride_row + left * stride_column)
+    b = tl.load(table + top * stride_row + right * stride_column)
+    c = tl.load(table + bottom * stride_row + left * stride_column)
+    d = tl.load(table + bottom * stride_row + right * stride_column)
+    upper, lower = a + s * (b - a), c + s * (d - c)
+    return upper + t * (lower - upper)
+
+
+@triton.jit
+def _corners(
+    along_x, along_y, pixel, height, width, rows_x, columns_x, rows_y, columns_y,
+    tx_row, tx_column, ty_row, ty_column,
+):  # fmt: skip
+    """Where pixels look: the four pixels around, as (row, column) pairs, and the place between them."""
+    row, column = pixel // width, pixel % width
+    dtype = along_x.dtype.element_ty
+    x = column.to(dtype) + (width - 1) * _look_up(
+        along_x, row, column, height, width, rows_x, columns_x, tx_row, tx_column
+    )
+    y = row.to(dtype) + (height - 1) * _look_up(
+        along_y, row, column, height, width, rows_y, columns_y, ty_row, ty_column
+    )
+    inside_x, inside_y = (x >= 0) & (x <= width - 1), (y >= 0) & (y <= height - 1)
+    x = tl.where(x < 0, 0, tl.where(x > width - 1, width - 1, x))
+    y = tl.where(y < 0, 0, tl.where(y > height - 1, height - 1, y))
+    # A position that is NaN reads the first pixel, and gives NaN by its place.
+    left, top = tl.where(x == x, x, 0).to(tl.int32), tl.where(y == y, y, 0).to(tl.int32)
+    s, t = x - left.to(dtype), y - top.to(dtype)
+    right, bottom = tl.minimum(left + 1, width - 1), tl.minimum(top + 1, height - 1)
+    return left, right, top, bottom, s, t, inside_x, inside_y
+
+
+@triton.jit
+def _unscale(
+    x, out, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
+    x_batch, x_channel, x_row, x_column, out_batch, out_channel, out_row, out_column,
+    tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    pixel = place - prefix  # negative for prefix tokens, which stay as they are
+    moved = (pixel >= 0) & (pixel < height * width)
+    left, right, top, bottom, s, t, _, _ = _corners(
+        along_x + batch * tx_batch, along_y + batch * ty_batch, tl.where(moved, pixel, 0), height, width,
+        rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
+    )  # fmt: skip
+    source = x + batch * x_batch + channel[None, :].to(tl.int64) * x_channel
+    first = prefix * x_column
+    mask = moved[:, None] & (channel < channels)[None, :]
+    dtype = along_x.dtype.element_ty
+    a = tl.load(source + (first + top * x_row + left * x_column)[:, None], mask=mask, other=0).to(dtype)
+    b = tl.load(source + (first + top * x_row + right * x_column)[:, None], mask=mask, other=0).to(dtype)
+    c = tl.load(source + (first + bottom * x_row + left * x_column)[:, None], mask=mask, other=0).to(dtype)
+    d = tl.load(source + (first + bottom * x_row + right * x_column)[:, None], mask=mask, other=0).to(dtype)
+    upper, lower = a + s[:, None] * (b - a), c + s[:, None] * (d - c)
+    value = upper + t[:, None] * (lower - upper)
+    target = out + batch * out_batch + channel[None, :].to(tl.int64) * out_channel
+    row, column = tl.where(moved, pixel, 0) // width, tl.where(moved, pixel, 0) % width
+    where = prefix * out_column + row * out_row + column * out_column
+    tl.store(target + where[:, None], value.to(out.dtype.element_ty), mask=mask)
+    still = (pixel < 0)[:, None] & (channel < channels)[None, :]
+    kept = tl.load(source + (place * x_column)[:, None], mask=still, other=0)
+    tl.store(target + (place * out_column)[:, None], kept, mask=still)
+
+
+@triton.jit
+def _unscale_backward(
+    grad, x, to_x, to_flow, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
+    g_batch, g_channel, g_row, g_column, x_batch, x_channel, x_row, x_column,
+    tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, WANT_X: tl.constexpr, WANT_MAP: tl.constexpr,
+):  # fmt: skip
+    """Gradients to the features, in ``to_x`` (laid out as ``x``), and to each pixel's displacement, in ``to_flow``."""
+    batch = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    pixel = place - prefix
+    moved = (pixel >= 0) & (pixel < height * width)
+    at = tl.where(moved, pixel, 0)
+    left, right, top, bottom, s, t, inside_x, inside_y = _corners(
+        along_x + batch * tx_batch, along_y + batch * ty_batch, at, height, width,
+        rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
+    )  # fmt: skip
+    dtype = along_x.dtype.element_ty
+    s, t = s[:, None], t[:, None]
+    first = prefix * x_column
+    at_a, at_b = (first + top * x_row + left * x_column)[:, None], (first + top * x_row + right * x_column)[:, None]
+    at_c = (first + bottom * x_row + left * x_column)[:, None]
+    at_d = (first + bottom * x_row + right * x_column)[:, None]
+    at_grad = (prefix * g_column + (at // width) * g_row + (at % width) * g_column)[:, None]
+    slope_x, slope_y = tl.zeros((PIXELS,), dtype), tl.zeros((PIXELS,), dtype)
+    for start in range(0, channels, CHANNELS):
+        channel = start + tl.arange(0, CHANNELS)
+        mask = moved[:, None] & (channel < channels)[None, :]
+        shift = channel[None, :].to(tl.int64) * x_channel + batch * x_batch
+        g_shift = channel[None, :].to(tl.int64) * g_channel + batch * g_batch
+        g = tl.load(grad + g_shift + at_grad, mask=mask, other=0).to(dtype)
+        if WANT_MAP:
+            a = tl.load(x + shift + at_a, mask=mask, other=0).to(dtype)
+            b = tl.load(x + shift + at_b, mask=mask, other=0).to(dtype)
+            c = tl.load(x + shift + at_c, mask=mask, other=0).to(dtype)
+            d = tl.load(x + shift + at_d, mask=mask, other=0).to(dtype)
+            slope_x += tl.sum(g * ((b - a) + t * ((d - c) - (b - a))), axis=1)
+            slope_y += tl.sum(g * ((c - a) + s * ((d - b) - (c - a))), axis=1)
+        if WANT_X:
+            tl.atomic_add(to_x + shift + at_a, g * (1 - s) * (1 - t), mask=mask, sem="relaxed")
+            tl.atomic_add(to_x + shift + at_b, g * s * (1 - t), mask=mask, sem="relaxed")
+            tl.atomic_add(to_x + shift + at_c, g * (1 - s) * t, mask=mask, sem="relaxed")
+            tl.atomic_add(to_x + shift + at_d, g * s * t, mask=mask, sem="relaxed")
+            still = (pixel < 0)[:, None] & (channel < channels)[None, :]
+            kept = tl.load(grad + g_shift + (place * g_column)[:, None], mask=still, other=0).to(dtype)
+            tl.atomic_add(to_x + shift + (place * x_column)[:, None], kept, mask=still, sem="relaxed")
+    if WANT_MAP:
+        flow = to_flow + batch * 2 * height * width + at
+        tl.store(flow, tl.where(inside_x, slope_x * (width - 1), 0), mask=moved)
+        tl.store(flow + height * width, tl.where(inside_y, slope_y * (height - 1), 0), mask=moved)
+
+
+class _View(NamedTuple):
+    """How a tensor's channels, rows and columns are laid out in memory."""
+
+    batch: int
+    channel: int
+    row: int
+    column: int
+
+
+def _view(x: Tensor, width: int, channels_last: bool) -> _View:
+    if x.dim() == 3:
+        return _View(x.stride(0), x.stride(2), width * x.stride(1), x.stride(1))
+    batch, *rest = x.stride()
+    return _View(batch, rest[2], rest[0], rest[1]) if channels_last else _View(batch, rest[0], rest[1], rest[2])
+
+
+def _blocks(view: _View, channels: int) -> tuple[int, int, int]:
+    """Pixels and channels of a block, and its warps: many of whichever is contiguous."""
+    if view.channel == 1 and channels > 8:
+        across = min(triton.next_power_of_2(channels), 256)
+        return max(1, 1024 // across), across, 4
+    return 256, min(triton.next_power_of_2(channels), 4), 4
+
+
+def _tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
+    sizes = [along_x.shape[1], along_x.shape[2], along_y.shape[1], along_y.shape[2]]
+    strides = [
+        stride if size > 1 else 0
+        for table in (along_x, along_y)
+        for stride, size in zip(table.stride(), table.shape, strict=True)
+    ]
+    return sizes, strides
+
+
+def _channels(x: Tensor, channels_last: bool) -> int:
+    return x.shape[-1] if channels_last else x.shape[1]
+
+
+@torch.library.custom_op("localscale::unscale", mutates_args=())
+def _unscale_op(
+    x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int, channels_last: bool
+) -> Tensor:
+    out = torch.empty_like(x)
+    channels = _channels(x, channels_last)
+    view, target = _view(x, width, channels_last), _view(out, width, channels_last)
+    pixels, across, warps = _blocks(view, channels)
+    sizes, strides = _tables(along_x, along_y)
+    grid = (triton.cdiv(prefix + height * width, pixels), len(x), triton.cdiv(channels, across))
+    _unscale[grid](
+        x, out, along_x, along_y, height, width, prefix, channels, *sizes, *view, *target, *strides,
+        PIXELS=pixels, CHANNELS=across, num_warps=warps,
+    )  # fmt: skip
+    return out
+
+
+@_unscale_op.register_fake
+def _(x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int, channels_last: bool) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("localscale::unscale_backward", mutates_args=())
+def _backward_op(
+    grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
+    channels_last: bool, want_x: bool, want_map: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    channels = _channels(x, channels_last)
+    to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
+    flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
+    view, given = _view(x, width, channels_last), _view(grad, width, channels_last)
+    if want_x:
+        assert _view(to_x, width, channels_last) == view, "the gradient lies in memory as its feature does"
+    pixels, across, warps = _blocks(view, channels)
+    sizes, strides = _tables(along_x, along_y)
+    grid = (triton.cdiv(prefix + height * width, pixels), len(x))
+    _unscale_backward[grid](
+        grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
+        PIXELS=pixels, CHANNELS=across, WANT_X=want_x, WANT_MAP=want_map, num_warps=warps,
+    )  # fmt: skip
+    return to_x, flow
+
+
+@_backward_op.register_fake
+def _(
+    grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
+    channels_last: bool, want_x: bool, want_map: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
+    return to_x, x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, along_x, along_y, *ctx.settings = inputs
+    ctx.save_for_backward(x, along_x, along_y)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, along_x, along_y = ctx.saved_tensors
+    want_x, want_map = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+    to_x, flow = torch.ops.localscale.unscale_backward(grad, x, along_x, along_y, *ctx.settings, want_x, want_map)
+    tables: list[Tensor | None] = [None, None]
+    if want_map:
+        tables = [_to_table(flow[:, axis], table) for axis, table in enumerate((along_x, along_y))]
+    return to_x.to(x.dtype) if want_x else None, *tables, None, None, None, None
+
+
+def _to_table(flow: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a table, from that of every pixel's displacement: each side's interpolation, transposed."""
+    batch, rows, columns = table.shape
+    down = _interpolation(flow.shape[1], rows, flow)
+    across = _interpolation(flow.shape[2], columns, flow)
+    gathered = down.T @ (flow @ across)
+    return gathered.sum(dim=0, keepdim=True) if batch == 1 < len(flow) else gathered
+
+
+def _interpolation(size: int, knots: int, like: Tensor) -> Tensor:
+    """How much each of ``size`` pixels takes of each of ``knots`` lattice points, ``(size, knots)``."""
+    place = torch.arange(size, dtype=like.dtype, device=like.device) * ((knots - 1) / max(size - 1, 1))
+    knot = torch.arange(knots, dtype=like.dtype, device=like.device)
+    return (1 - (place[:, None] - knot).abs()).clamp_min(0)
+
+
+torch.library.register_autograd("localscale::unscale", _backward, setup_context=_setup)
