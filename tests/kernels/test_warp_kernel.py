@@ -1,9 +1,5 @@
 """The one-pass warp against its plain twin, in Triton's interpreter where there is no GPU."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import timm
 import torch
@@ -191,39 +187,3 @@ def test_scale_and_unscale_use_it(kind: str, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the kernels are used")
 def test_without_a_gpu_the_twin_is_used():
     assert not kernels.usable(torch.rand(1))
-
-
-HOPPER = """
-import warnings
-warnings.simplefilter("ignore")
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from localscale.kernels import warp
-
-def build(function, pointers, constants):
-    names = function.arg_names
-    kinds = {n: "constexpr" if n in constants else pointers.get(n, "i32") for n in names}
-    source = ASTSource(function, kinds, {(names.index(n),): value for n, value in constants.items()})
-    assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
-
-tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
-for kind in ("*fp32", "*bf16"):
-    for pixels, channels in ((4, 256), (256, 4)):
-        blocks = {"PIXELS": pixels, "CHANNELS": channels}
-        build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
-        build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler is for Linux")
-def test_it_compiles_for_a_gpu(tmp_path: Path):
-    """Ahead of time, for Hopper: what the interpreter lets pass, the compiler may not."""
-    environment = {
-        "TRITON_INTERPRET": "0",
-        "TRITON_CACHE_DIR": str(tmp_path),
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-    }
-    done = subprocess.run([sys.executable, "-c", HOPPER], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
+from localscale.canonicalizer.fast import can_solve_fast, solve_fast
 from localscale.canonicalizer.network import EnergyNetwork, MapNetwork
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import fixed_point
+from localscale.equilibrium.fixed_point import conclude
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.build import family_of, identity_map
 from localscale.warp import unscale
@@ -90,13 +92,18 @@ class Canonicalizer(nn.Module):
         start = identity_map(
             copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
         ).state()
-        solution = fixed_point(
-            lambda state: (self._compiled or self._advance)(state, copy),
-            start,
-            solver=self.solver,
-            gradient=self.config.gradient,
-            on_failure=self.config.on_failure,
-        )
+        if can_solve_fast(self.config, copy):
+            assert isinstance(self.network, MapNetwork)
+            estimate = solve_fast(self.network, copy, self.knots, self.config)
+            solution = conclude(estimate, start, solver=self.solver, on_failure=self.config.on_failure)
+        else:
+            solution = fixed_point(
+                lambda state: (self._compiled or self._advance)(state, copy),
+                start,
+                solver=self.solver,
+                gradient=self.config.gradient,
+                on_failure=self.config.on_failure,
+            )
         found = family_of(self.config.family).from_state(solution.value, self.knots)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
 

@@ -1,6 +1,8 @@
 """The canonicalizer's network: two convolutions and a pooling to the knots (App. A1)."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from localscale.maps.build import family_of
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
 
-__all__ = ["EnergyNetwork", "MapNetwork"]
+__all__ = ["EnergyNetwork", "MapNetwork", "convolutions"]
 
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
 
@@ -25,21 +27,24 @@ class Trunk(nn.Module):
     def __init__(self, in_channels: int, channels: tuple[int, ...]) -> None:
         super().__init__()
         widths = (in_channels, *channels)
-        self.layers = nn.ModuleList(
+        self.layers: Any = nn.ModuleList(
             nn.Conv2d(before, after, kernel_size=3, padding=1) for before, after in itertools.pairwise(widths)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            stride = 2 if min(x.shape[-2:]) >= 2 * MIN_SIDE else 1
-            x = F.gelu(_convolve(layer, x, stride))
-        return x
+        return convolutions(x, self.parameters_as(x.dtype))
+
+    def parameters_as(self, dtype: torch.dtype) -> list[Tensor]:
+        """Each layer's weight and bias in turn."""
+        return [parameter.to(dtype) for layer in self.layers for parameter in (layer.weight, layer.bias)]
 
 
-def _convolve(layer: nn.Module, x: Tensor, stride: int) -> Tensor:
-    assert isinstance(layer, nn.Conv2d)
-    assert layer.bias is not None
-    return F.conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype), stride=stride, padding=1)
+def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """3 × 3 convolutions with GELU after each, given weights and biases in turn; they halve ``x`` while it is large."""
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        stride = 2 if min(x.shape[-2:]) >= 2 * MIN_SIDE else 1
+        x = F.gelu(F.conv2d(x, weight, bias, stride=stride, padding=1))
+    return x
 
 
 class MapNetwork(nn.Module):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from localscale.equilibrium.gradients import Gradient, gradient_rule
-from localscale.equilibrium.solvers import Anderson, Function, Solver, stops_early
+from localscale.equilibrium.solvers import Anderson, Estimate, Function, Solver, stops_early
 from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError, near_misses
 
-__all__ = ["POLICIES", "Solution", "fixed_point"]
+__all__ = ["POLICIES", "Solution", "conclude", "fixed_point"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,14 @@ def fixed_point(
     else:
         estimate = solver.solve(f, z0)
         value = estimate.image
+    return conclude(estimate, z0, value, solver=solver, on_failure=on_failure)
+
+
+def conclude(
+    estimate: Estimate, z0: Tensor, value: Tensor | None = None, *, solver: Solver, on_failure: str
+) -> Solution:
+    """What an estimate comes to; ``value`` is its image with a gradient."""
+    value = estimate.image if value is None else value
     reached = estimate.converged if on_failure == "identity" else torch.isfinite(estimate.residual)
     value = torch.where(reached.view((-1,) + (1,) * (z0.dim() - 1)), value, z0)
     if on_failure != "identity" and stops_early(solver.fixed):
@@ -91,4 +99,4 @@ def _report(converged: Tensor, residual: Tensor, solver: Solver, on_failure: str
         raise ConvergenceError(f"{found}; {remedy}")
     logger.info(found)
     # The same words every time, so that Python shows them once and not at every step of a training run.
-    warnings.warn(f"some fixed points {stopped}, the report says which; {remedy}", ConvergenceWarning, stacklevel=3)
+    warnings.warn(f"some fixed points {stopped}, the report says which; {remedy}", ConvergenceWarning, stacklevel=4)

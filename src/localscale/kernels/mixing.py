@@ -1,0 +1,147 @@
+"""What a solver does between two evaluations, in one launch: residual, the best so far, and the next point.
+
+Its twin is :func:`localscale.equilibrium.solvers._iterate` with :class:`Anderson` or :class:`Plain`. One program works
+on one sample. Nothing here is differentiable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localscale.equilibrium.solvers import Anderson, Estimate, Plain
+
+__all__ = ["Iteration"]
+
+
+@triton.jit
+def _row(matrix, index, k):
+    """Row ``k`` of a small matrix."""
+    return tl.sum(tl.where(index[:, None] == k, matrix, 0.0), axis=0)
+
+
+@triton.jit
+def _solve(matrix, right, index, SLOTS: tl.constexpr):
+    """Gauss–Jordan elimination without pivots, for a positive definite ``(SLOTS, SLOTS)`` matrix."""
+    for k in tl.static_range(SLOTS):
+        row = _row(matrix, index, k)
+        pivot = tl.sum(tl.where(index == k, row, 0.0), axis=0)
+        column = tl.sum(tl.where(index[None, :] == k, matrix, 0.0), axis=1)
+        factor = column - tl.where(index == k, 1.0, 0.0)
+        right -= factor * (tl.sum(tl.where(index == k, right, 0.0), axis=0) / pivot)
+        matrix -= factor[:, None] * (row / pivot)[None, :]
+    return right
+
+
+@triton.jit
+def _weights(errors, index, ridge, HISTORY: tl.constexpr, SLOTS: tl.constexpr):
+    """Anderson's weights for residuals ``(SLOTS, D)``; one that is all zero is not used."""
+    norms = tl.sqrt(tl.sum(errors * errors, axis=1))
+    used = norms > 0
+    safe = tl.where(used, norms, 1.0)
+    unit = errors / safe[:, None]
+    gram = tl.where(index[:, None] == index[None, :], ridge, 0.0) + tl.zeros((SLOTS, SLOTS), tl.float32)
+    for k in tl.static_range(HISTORY):
+        products = tl.sum(unit * _row(unit, index, k)[None, :], axis=1)
+        gram += tl.where(index[None, :] == k, products[:, None], 0.0)
+    smallest = tl.min(tl.where(used, norms, float("inf")), axis=0)
+    inverse = tl.where(used, smallest / safe, 0.0)
+    weights = _solve(gram, inverse, index, SLOTS) * inverse
+    total = tl.sum(weights, axis=0)
+    return weights / tl.where(total > 0, total, 1.0)
+
+
+@triton.jit
+def _mix(
+    point, image, best_point, best_image, best, active, steps, points, errors, slot, size, tolerance, damping, ridge,
+    WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, WIDTH)
+    there = d < size
+    here = tl.load(point + sample * size + d, mask=there, other=0.0)
+    there_to = tl.load(image + sample * size + d, mask=there, other=0.0)
+    error = there_to - here
+    length = tl.sqrt(tl.sum(there_to * there_to, axis=0))
+    residual = tl.sqrt(tl.sum(error * error, axis=0)) / (length + 1e-12)
+    finite = (residual < float("inf")) & (length < float("inf"))  # false for NaN too
+    residual = tl.where(finite, residual, float("inf"))
+    so_far, going = tl.load(best + sample), tl.load(active + sample) != 0
+    better = going & (residual < so_far)
+    place = sample * size + d
+    kept = tl.where(better, here, tl.load(best_point + place, mask=there, other=0.0))
+    fallback = tl.where(better, there_to, tl.load(best_image + place, mask=there, other=0.0))
+    tl.store(best_point + place, kept, mask=there)
+    tl.store(best_image + place, fallback, mask=there)
+    tl.store(best + sample, tl.where(better, residual, so_far))
+    tl.store(steps + sample, tl.load(steps + sample) + going.to(tl.int64))
+    going = going & (residual > tolerance)
+    tl.store(active + sample, going.to(tl.int8))
+    if HISTORY == 0:
+        proposed = here + damping * error
+    else:
+        index = tl.arange(0, SLOTS)
+        inside = (index < HISTORY)[:, None] & there[None, :]
+        slots = sample * HISTORY * size + index[:, None] * size + d[None, :]
+        newest = (index == slot)[:, None]
+        past = tl.where(newest, tl.where(finite, here, 0.0)[None, :], tl.load(points + slots, mask=inside, other=0.0))
+        wrong = tl.where(newest, tl.where(finite, error, 0.0)[None, :], tl.load(errors + slots, mask=inside, other=0.0))
+        tl.store(points + slots, past, mask=inside & newest)
+        tl.store(errors + slots, wrong, mask=inside & newest)
+        weights = _weights(wrong, index, ridge, HISTORY, SLOTS)
+        proposed = tl.sum(weights[:, None] * (past + damping * wrong), axis=0)
+    lost = tl.sum(tl.where(there & ~(tl.abs(proposed) < float("inf")), 1, 0), axis=0)
+    proposed = tl.where(finite & (lost == 0), proposed, fallback)
+    tl.store(point + place, tl.where(going, proposed, here), mask=there)
+
+
+@dataclass
+class Iteration:
+    """A solver's state ``(B, D)`` in float32, changed in place by :meth:`advance`, once per evaluation."""
+
+    solver: Anderson | Plain
+    point: Tensor
+    best_point: Tensor
+    best_image: Tensor
+    best: Tensor
+    active: Tensor
+    steps: Tensor
+    points: Tensor
+    errors: Tensor
+
+    @classmethod
+    def begin(cls, solver: Anderson | Plain, start: Tensor) -> Iteration:
+        """At ``start``."""
+        batch, size = start.shape
+        history = solver.history if isinstance(solver, Anderson) else 0
+        return cls(
+            solver,
+            start.clone(),
+            start.clone(),
+            start.clone(),
+            start.new_full((batch,), torch.inf),
+            torch.ones(batch, dtype=torch.int8, device=start.device),
+            torch.zeros(batch, dtype=torch.int64, device=start.device),
+            start.new_zeros(batch, history, size),
+            start.new_zeros(batch, history, size),
+        )
+
+    def advance(self, image: Tensor, number: int) -> None:
+        """Take in f(point), the evaluation ``number``, and move on."""
+        batch, size = image.shape
+        history = self.points.shape[1]
+        ridge = self.solver.ridge if isinstance(self.solver, Anderson) else 0.0
+        _mix[(batch,)](
+            self.point, image, self.best_point, self.best_image, self.best, self.active, self.steps,
+            self.points, self.errors, number % max(history, 1), size, self.solver.tolerance, self.solver.damping, ridge,
+            WIDTH=triton.next_power_of_2(size), HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
+            num_warps=4,
+        )  # fmt: skip
+
+    def estimate(self) -> Estimate:
+        """The best so far."""
+        return Estimate(self.best_point, self.best_image, self.best, self.steps, self.best <= self.solver.tolerance)
