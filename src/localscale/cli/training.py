@@ -272,6 +272,13 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
             f"{errors['relative']:.4f} relative; {metrics['variants']} scalings of each image",
             f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: what resampling alone "
             "costs a perfect segmenter",
-            f"IoU deviation {100 * metrics['group_deviation']:.2f} % within a scene; {metrics['groups']:,} scenes",
+            _describe_scenes(metrics),
         )
     )
+
+
+def _describe_scenes(metrics: dict[str, Any]) -> str:
+    deviation = metrics["group_deviation"]
+    if deviation is None:
+        return f"{metrics['groups']:,} scenes of one image each, so nothing is said about IoU within a scene"
+    return f"IoU deviation {100 * deviation:.2f} % within a scene; {metrics['groups']:,} scenes"

@@ -33,10 +33,16 @@ def _row(backbone: str, row: str, runs: list[Run]) -> dict[str, Any]:
         "EquE": spread(runs, lambda run: run["metrics"]["equivariance_error"]["squared"], digits=4),
         "l2": spread(runs, lambda run: run["metrics"]["equivariance_error"]["l2"], digits=4),
         "relative": spread(runs, lambda run: run["metrics"]["equivariance_error"]["relative"], digits=4),
-        "IoU deviation %": spread(runs, lambda run: 100 * run["metrics"]["group_deviation"]),
+        "IoU deviation %": _deviation(runs),
         "paper: mIoU %": printed[0],
         "paper: EquE": printed[1],
     }
+
+
+def _deviation(runs: list[Run]) -> str:
+    if any(run["metrics"]["group_deviation"] is None for run in runs):  # no scene with two images
+        return "–"
+    return spread(runs, lambda run: 100 * run["metrics"]["group_deviation"])
 
 
 def _definition(result: dict[str, Any]) -> str:

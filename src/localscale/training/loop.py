@@ -52,7 +52,7 @@ class Loop:
 
     Everything random is a function of the seed and the step, so a run that is taken up at a step goes on as if it had
     never stopped. Order and scaling are drawn for each sample, so several processes draw what one would; drop path,
-    mixup and erasing are drawn by each process for itself.
+    dropout, mixup and erasing are drawn by each process for itself, and batch statistics are of its own share.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class ObjectsData:
     background_weight: float = 0.1
     """Of background pixels in the loss; pixels of objects weigh 1."""
     ignore_index: int | None = None
-    """Label of pixels that count for nothing, neither in the loss nor in a metric."""
+    """Label of pixels that count for nothing, neither in the loss nor in an IoU."""
     variants: int = 1
     """Random scalings of each test image, for EquE."""
     scaling: RandomScaling = field(default_factory=RandomScaling)
@@ -150,7 +151,7 @@ class ObjectsTask(Task):
             "mean_iou": float(iou.compute()),
             "equivariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
             "equivariance_floor": {kind: float(floor.compute()) for kind, floor in floors.items()},
-            "group_deviation": float(consistency.compute()),
+            "group_deviation": _or_none(float(consistency.compute())),
             "groups": len(groups),
         }
 
@@ -178,13 +179,13 @@ class Pixels:
             key = dataset.stored.records[index]["key"]
             pixels = torch.from_numpy(np.asarray(item.image.convert("RGB")).copy()).movedim(-1, 0)
             check_masks(pixels, item.classes, len(dataset.classes), data, f"sample {key} in {dataset.root}")
+            if data.ignore_index is not None:
+                item.classes[item.classes == data.ignore_index] = IGNORED
             images[index], labels[index], groups[index] = pixels, item.classes, item.group
 
         with ThreadPoolExecutor(READERS) as pool:
             for _ in pool.map(read_one, range(count)):
                 pass
-        if data.ignore_index is not None:
-            labels[labels == data.ignore_index] = IGNORED
         return cls(images, labels, groups)
 
     def to(self, device: torch.device) -> Pixels:
@@ -232,9 +233,9 @@ def pixel_cross_entropy(
     each = F.cross_entropy(
         logits, labels, weights, reduction="none", ignore_index=IGNORED, label_smoothing=label_smoothing
     )
-    # Our own mean: torch's is NaN for a batch in which every pixel is left out.
+    # Our own mean: torch's is NaN for a batch in which no pixel weighs anything.
     total = torch.where(labels == IGNORED, 0, weights[labels.clamp_min(0)]).sum()
-    return each.sum() / total.clamp_min(1e-6)
+    return torch.where(total > 0, each.sum() / total.clamp_min(1e-6), 0 * each.sum())
 
 
 def _open(root: Path | None, name: str) -> LocallyScaledObjects:
@@ -243,6 +244,11 @@ def _open(root: Path | None, name: str) -> LocallyScaledObjects:
             f"--data.{name.replace('_', '-')} is needed: make it with localscale data objects --out FOLDER"
         )
     return LocallyScaledObjects(root)
+
+
+def _or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(value) else value
 
 
 def _by(shape: Any) -> str:

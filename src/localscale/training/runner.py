@@ -176,6 +176,11 @@ def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
             f"{recipe.start} trained on images of {before.data.image_size} px, not {recipe.data.image_size}; "
             f"add --data.image-size {before.data.image_size}"
         )
+    if recipe.data.dense and before.head_width != recipe.head_width:
+        raise CheckpointError(
+            f"{recipe.start} trained a head of {before.head_width} channels, not {recipe.head_width}; "
+            f"add --head-width {before.head_width}"
+        )
     model = before.build(backbone)
     try:
         read_weights(earlier.weights, model)
