@@ -1,5 +1,6 @@
 # make demo and make test need nothing but Python 3.11+ and this clone: the virtual environment is made in .venv.
 PYTHON ?= python3
+DEVICE ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -27,8 +28,9 @@ format: $(VENV)/.dev ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## measure the core's promises, write results/*.json and docs/results.md
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.dev ## measure promises and speed (DEVICE=cuda on a GPU), write results/*.json and docs/results.md
+	$(BIN)/python -m benchmarks --device $(DEVICE)
+	$(BIN)/python -m benchmarks --suite speed --device $(DEVICE)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

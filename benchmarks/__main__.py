@@ -1,4 +1,4 @@
-"""Measure and write results: ``python -m benchmarks [--suite core|data|training] [--device cuda] [--quick]``.
+"""Measure and write results: ``python -m benchmarks [--suite core|data|training|speed] [--device cuda] [--quick]``.
 
 Prints a table per measurement, writes them as JSON, and renders every ``results/*.json`` into ``docs/results.md``.
 """
@@ -6,16 +6,21 @@ Prints a table per measurement, writes them as JSON, and renders every ``results
 import argparse
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
-from benchmarks import core, data, training
+from benchmarks import core, data, speed, training
+from benchmarks.measurement import Table
 from benchmarks.results import ROOT, render, save
+from localscale.errors import near_misses
 from localscale.results import render_table
 
-SUITES = {"core": core, "data": data, "training": training}
+Measurement = Callable[[str, bool], Table]
+SUITES: dict[str, Any] = {"core": core, "data": data, "training": training, "speed": speed}
 
 
 def main() -> None:
@@ -23,27 +28,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--suite", choices=SUITES, default="core", help="what to measure (%(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    parser.add_argument(
+        "--only", nargs="+", metavar="TABLE", help="some of the suite's tables, by their functions' names"
+    )
     parser.add_argument("--json", type=Path, help="file to write (results/SUITE_DEVICE.json)")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes: shows that it runs, measures nothing worth keeping"
     )
     parser.add_argument("--render", action="store_true", help="measure nothing, only render results/*.json")
     arguments = parser.parse_args()
+    if arguments.only and arguments.json is None:
+        parser.error("--only needs --json FILE: a part must not take the place of the whole suite's results")
     if arguments.render:
         render()
         return
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit(f"--device {arguments.device}: this PyTorch sees no CUDA device; use --device cpu")
     target = arguments.json or ROOT / "results" / f"{arguments.suite}_{arguments.device}.json"
-    suite, tables = SUITES[arguments.suite], []
-    for measurement in tqdm(suite.MEASUREMENTS, desc="measuring", unit="table", leave=False):
-        tables.append(measurement(arguments.device, arguments.quick))
-        tqdm.write(render_table(dataclasses.asdict(tables[-1])) + "\n", file=sys.stdout)
-    chosen = f"{f' --suite {arguments.suite}' if arguments.suite != 'core' else ''} --device {arguments.device}"
-    command = f"python -m benchmarks{chosen}{' --quick' if arguments.quick else ''}"
-    save(target, tables, command=command, device=arguments.device, packages=suite.PACKAGES)
+    suite = SUITES[arguments.suite]
+    measurements = _chosen(suite.MEASUREMENTS, arguments.only)
+    options = [f"--suite {arguments.suite}"] if arguments.suite != "core" else []
+    options += [f"--device {arguments.device}"] + (["--quick"] if arguments.quick else [])
+    options += [f"--only {' '.join(arguments.only)}"] if arguments.only else []
+    about = {"command": " ".join(["python -m benchmarks", *options]), "device": arguments.device}
+    tables = []
+    for measurement in tqdm(measurements, desc="measuring", unit="table", leave=False):
+        table = measurement(arguments.device, arguments.quick)
+        if not table.rows:  # nothing to measure on this device
+            continue
+        tables.append(table)
+        tqdm.write(render_table(dataclasses.asdict(table)) + "\n", file=sys.stdout)
+        if arguments.json is not None:  # what is there so far, should the run be stopped
+            save(target, tables, **about, packages=suite.PACKAGES)
+    save(target, tables, **about, packages=suite.PACKAGES)
     if arguments.json is None:
         render()
+
+
+def _chosen(measurements: tuple[Measurement, ...], only: list[str] | None) -> list[Measurement]:
+    by_name = {measurement.__name__: measurement for measurement in measurements}
+    for name in only or ():
+        if name not in by_name:
+            raise SystemExit(f"--only {name}: {near_misses(name, by_name)}")
+    return [by_name[name] for name in only or by_name]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """What every measurement shares: rows, a clock, and a memory meter that works on any device."""
 
+import functools
+import statistics
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +34,70 @@ def median_milliseconds(f: Callable[[], object], device: str, *, repeats: int) -
         _wait(device)
         times.append(1000 * (time.perf_counter() - start))
     return sorted(times[2:])[repeats // 2]
+
+
+def interleaved_milliseconds(
+    calls: dict[str, Callable[..., Any]],
+    fresh: Callable[[], tuple[Any, ...]],
+    device: str,
+    *,
+    repeats: int,
+    after: Callable[[str, Any], None] | None = None,
+) -> dict[str, float | str]:
+    """The median time of each call on inputs made anew for every repetition, the calls taking turns.
+
+    Args:
+        calls: what to time, by name; each gets the same inputs. One that raises is left out of the remaining
+            repetitions, and :func:`failure` stands in place of its time.
+        fresh: makes the inputs, outside the timed part.
+        device: what to wait for before and after a call.
+        repeats: timed repetitions, after a few that are not.
+        after: is told each call's name and answer, outside the timed part.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    failed: dict[str, float | str] = {}
+    warm_up = 5 if device.startswith("cuda") else 1  # libraries choose kernels, graphs are recorded
+    for _ in range(warm_up + repeats):
+        inputs = fresh()
+        for name, call in calls.items():
+            if name in failed:
+                continue
+            try:
+                _wait(device)
+                start = time.perf_counter()
+                answer = call(*inputs)
+                _wait(device)
+                times[name].append(1000 * (time.perf_counter() - start))
+                if after is not None:
+                    after(name, answer)
+                del answer  # a recorded graph writes its next answer where this one lies
+            except Exception as error:  # whatever it is, the other rows are still worth having
+                failed[name] = failure(error)
+    return {name: failed.get(name) or statistics.median(times[name][warm_up:]) for name in calls}
+
+
+def attempt(f: Callable[[], float]) -> float | str:
+    """``f()``, or what went wrong in it."""
+    try:
+        return f()
+    except Exception as error:  # as above
+        return failure(error)
+
+
+def failure(error: Exception) -> str:
+    """An error as a cell of a table, its traceback printed for whoever looks for the cause."""
+    traceback.print_exception(error, limit=-4)
+    said = " ".join(str(error).split()).replace("|", "/")
+    return f"fails: {type(error).__name__}: {said[:80]}"
+
+
+@functools.cache
+def copy_bandwidth(device: str, quick: bool) -> float:
+    """Bytes a second that a large copy on the device reads and writes, both counted."""
+    size = 2**22 if quick else 2**30 if device.startswith("cuda") else 2**28
+    source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
+    milliseconds = median_milliseconds(lambda: target.copy_(source), device, repeats=3 if quick else 21)
+    return 2 * size / (milliseconds / 1000)
 
 
 def peak_bytes(f: Callable[[], object], device: str) -> int:

@@ -25,14 +25,16 @@ def sample_native(x: Tensor, pixels: Tensor) -> Tensor:
     grid = to_grid_sample(pixels.to(dtype))
     sampled = F.grid_sample(x.to(dtype), grid, mode="bilinear", padding_mode="border", align_corners=True).to(x.dtype)
     still = _looks_at_itself(pixels)[:, None, None, None]
+    if not torch.is_grad_enabled():
+        return torch.where(still, x, sampled)
     return torch.where(still, x.detach() + (sampled - sampled.detach()), sampled)
 
 
 def _looks_at_itself(pixels: Tensor) -> Tensor:
     _, height, width, _ = pixels.shape
-    rows = torch.arange(height, dtype=pixels.dtype, device=pixels.device)[:, None]
-    columns = torch.arange(width, dtype=pixels.dtype, device=pixels.device)
-    return ((pixels[..., 0] == columns) & (pixels[..., 1] == rows)).flatten(1).all(dim=1)
+    rows = torch.arange(height, dtype=pixels.dtype, device=pixels.device)[:, None].expand(height, width)
+    columns = torch.arange(width, dtype=pixels.dtype, device=pixels.device).expand(height, width)
+    return (pixels == torch.stack((columns, rows), dim=-1)).flatten(1).all(dim=1)
 
 
 def sample_gather(x: Tensor, pixels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from localscale.canonicalizer import EnergyNetwork, MapNetwork
-from localscale.canonicalizer.network import Trunk, _adaptive_mean
+from localscale.canonicalizer.network import Trunk, _pooling_matrix
 from localscale.maps import FAMILIES, map_from_logits
 
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
@@ -99,8 +99,15 @@ def test_energy_matches_the_oracle(size: tuple[int, int]):
 )
 def test_pooling_is_torchs_adaptive_average(height: int, width: int, rows: int, columns: int, dtype: torch.dtype):
     x = noise(2, 3, height, width, dtype=dtype)
-    ours, theirs = _adaptive_mean(x, rows, columns), F.adaptive_avg_pool2d(x, (rows, columns))
+    down, across = (_pooling_matrix(*pair, dtype, x.device) for pair in ((height, rows), (width, columns)))
+    ours, theirs = down @ x @ across.T, F.adaptive_avg_pool2d(x, (rows, columns))
     torch.testing.assert_close(ours, theirs, atol=1e-6 if dtype == torch.float32 else 1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_trunks_size_is_known_beforehand(size: tuple[int, int]):
+    trunk = Trunk(3, (4, 5, 6))
+    assert trunk.output_size(*size) == tuple(trunk(noise(1, 3, *size)).shape[2:])
 
 
 @EACH_FAMILY

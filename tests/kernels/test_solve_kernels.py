@@ -26,10 +26,17 @@ SOLVERS = {
 }
 
 
+class Through(nn.Identity):
+    """A trunk that passes features on."""
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        return height, width
+
+
 def head(knots: tuple[int, int], guard: float | None, temperature: float, spread: float) -> MapNetwork:
     torch.manual_seed(0)
     network = MapNetwork(3, knots, channels=(16,), guard=guard, temperature=temperature).to(DEVICE)
-    network.trunk = nn.Identity()  # type: ignore[assignment]
+    network.trunk = Through()  # type: ignore[assignment]
     for parameter in (*network.to_x.parameters(), *network.to_y.parameters()):
         nn.init.normal_(parameter, std=spread) if spread else nn.init.zeros_(parameter)
     return network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.fast import can_solve_fast, solve_fast
-from localscale.canonicalizer.network import EnergyNetwork, MapNetwork
+from localscale.canonicalizer.network import EnergyNetwork, MapNetwork, Pools
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import fixed_point
@@ -60,7 +61,7 @@ class Canonicalizer(nn.Module):
         super().__init__()
         self.in_channels, self.knots, self.config, self.detached = in_channels, knots, config, detached
         self.solver = config.make_solver()
-        self._compiled: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._compiled: Callable[..., Tensor] | None = None
         if config.update == "gradient":
             self.network: EnergyNetwork | MapNetwork = EnergyNetwork(in_channels, channels=config.channels)
         else:
@@ -97,8 +98,9 @@ class Canonicalizer(nn.Module):
             estimate = solve_fast(self.network, copy, self.knots, self.config)
             solution = conclude(estimate, start, solver=self.solver, on_failure=self.config.on_failure)
         else:
+            pools = self.network.pools(copy) if isinstance(self.network, MapNetwork) else None
             solution = fixed_point(
-                lambda state: (self._compiled or self._advance)(state, copy),
+                lambda state: (self._compiled or self._advance)(state, copy, pools),
                 start,
                 solver=self.solver,
                 gradient=self.config.gradient,
@@ -107,8 +109,8 @@ class Canonicalizer(nn.Module):
         found = family_of(self.config.family).from_state(solution.value, self.knots)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
 
-    def _advance(self, state: Tensor, copy: Tensor) -> Tensor:
-        """One evaluation: the next map's state, given the current one and the features."""
+    def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:
+        """One evaluation: the next map's state, given the current one, the features, and what pools them."""
         family, update = family_of(self.config.family), UPDATES[self.config.update]
         # Only the energy's gradient is differentiated a second time.
         sampler = "gather" if self.config.update == "gradient" else "native"
@@ -116,7 +118,8 @@ class Canonicalizer(nn.Module):
         def observe(m: FamilyMap) -> Tensor:
             return unscale(copy, m, sampler=sampler)
 
-        return update(family.from_state(state, self.knots), observe, self.network, self.config).state()
+        network = self.network if pools is None else functools.partial(self.network, pools=pools)
+        return update(family.from_state(state, self.knots), observe, network, self.config).state()
 
     def compile_evaluation(self) -> None:
         """Compile what the solver repeats, hundreds of small kernels, into a few; the first call takes some seconds.

@@ -14,6 +14,8 @@ from localscale.maps.separable import SeparableMap
 
 __all__ = ["EnergyNetwork", "MapNetwork", "convolutions"]
 
+Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
+
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
 
 
@@ -34,6 +36,13 @@ class Trunk(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return convolutions(x, self.parameters_as(x.dtype))
 
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the features of such an input."""
+        for _ in self.layers:
+            stride = _stride(height, width)
+            height, width = -(-height // stride), -(-width // stride)
+        return height, width
+
     def parameters_as(self, dtype: torch.dtype) -> list[Tensor]:
         """Each layer's weight and bias in turn."""
         return [parameter.to(dtype) for layer in self.layers for parameter in (layer.weight, layer.bias)]
@@ -42,9 +51,12 @@ class Trunk(nn.Module):
 def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """3 × 3 convolutions with GELU after each, given weights and biases in turn; they halve ``x`` while it is large."""
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        stride = 2 if min(x.shape[-2:]) >= 2 * MIN_SIDE else 1
-        x = F.gelu(F.conv2d(x, weight, bias, stride=stride, padding=1))
+        x = F.gelu(F.conv2d(x, weight, bias, stride=_stride(*x.shape[-2:]), padding=1))
     return x
+
+
+def _stride(height: int, width: int) -> int:
+    return 2 if min(height, width) >= 2 * MIN_SIDE else 1
 
 
 class MapNetwork(nn.Module):
@@ -70,10 +82,20 @@ class MapNetwork(nn.Module):
         self.to_x = _zero(nn.Linear(channels[-1], 1))
         self.to_y = _zero(nn.Linear(channels[-1], 1))
 
-    def forward(self, x: Tensor) -> GridMap | SeparableMap:
+    def pools(self, x: Tensor) -> Pools:
+        """What pools the trunk's features of inputs like ``x`` to the knots: the same in every step of a solve."""
+        height, width = self.trunk.output_size(*x.shape[-2:])
+        cells_x, cells_y = ((1, *shape)[-2:] for shape in self.shapes)
+        sizes = ((height, cells_x[0]), (width, cells_x[1]), (width, cells_y[0]), (height, cells_y[1]))
+        down_x, across_x, down_y, across_y = (_pooling_matrix(*size, x.dtype, x.device) for size in sizes)
+        return (down_x, across_x), (down_y, across_y)
+
+    def forward(self, x: Tensor, pools: Pools | None = None) -> GridMap | SeparableMap:
+        """A map for each input; ``pools`` as :meth:`pools` gives them, where they are at hand."""
+        pool_x, pool_y = self.pools(x) if pools is None else pools
         x = self.trunk(x)
-        logits_x = self._head(self.to_x, x, (1, *self.shapes[0])[-2:])
-        logits_y = self._head(self.to_y, x.transpose(2, 3), (1, *self.shapes[1])[-2:])
+        logits_x = self._head(self.to_x, x, pool_x)
+        logits_y = self._head(self.to_y, x.transpose(2, 3), pool_y)
         return self.family.from_logits(
             logits_x.view(-1, *self.shapes[0]),
             logits_y.view(-1, *self.shapes[1]),
@@ -81,8 +103,9 @@ class MapNetwork(nn.Module):
             guard=self.guard,
         )
 
-    def _head(self, head: nn.Linear, x: Tensor, cells: tuple[int, ...]) -> Tensor:
-        pooled = _adaptive_mean(x, cells[0], cells[1]).movedim(1, -1)
+    def _head(self, head: nn.Linear, x: Tensor, pool: tuple[Tensor, Tensor]) -> Tensor:
+        # Adaptive average pooling, as two small products: exports everywhere and differentiates twice.
+        pooled = (pool[0] @ x @ pool[1].T).movedim(1, -1)
         return torch.tanh(F.linear(pooled, head.weight.to(x.dtype), head.bias.to(x.dtype)))
 
 
@@ -103,13 +126,6 @@ def _zero(layer: nn.Linear) -> nn.Linear:
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
     return layer
-
-
-def _adaptive_mean(x: Tensor, rows: int, columns: int) -> Tensor:
-    """Adaptive average pooling, as two small products: exports everywhere and differentiates twice."""
-    across = _pooling_matrix(x.shape[3], columns, x.dtype, x.device)
-    down = _pooling_matrix(x.shape[2], rows, x.dtype, x.device)
-    return down @ x @ across.T
 
 
 def _pooling_matrix(size: int, cells: int, dtype: torch.dtype, device: torch.device) -> Tensor:

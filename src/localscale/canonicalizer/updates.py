@@ -6,10 +6,10 @@ An update takes the current map l and returns the next; ``observe(l)`` is the ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
@@ -24,15 +24,16 @@ __all__ = ["UPDATES", "Update", "compose", "direct", "gradient"]
 MOST = 4.0
 FamilyMap = GridMap | SeparableMap
 Observe = Callable[[FamilyMap], Tensor]
-Update = Callable[[FamilyMap, Observe, nn.Module, "DECConfig"], FamilyMap]
+Network = Callable[[Tensor], Any]  # features to a map, or to energies
+Update = Callable[[FamilyMap, Observe, Network, "DECConfig"], FamilyMap]
 
 
-def direct(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
+def direct(m: FamilyMap, observe: Observe, network: Network, config: DECConfig) -> FamilyMap:
     """Φ⁺ = H_ψ(S⁻¹(F; Φ)): the paper's DEC."""
     return network(observe(m))
 
 
-def compose(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
+def compose(m: FamilyMap, observe: Observe, network: Network, config: DECConfig) -> FamilyMap:
     """l⁺ = l∘δ with δ = H_ψ(S⁻¹(F; l)).
 
     If F′ = S(F; g), then g∘l sees the canonical form of F′ that l sees of F, and gets the same δ: an equilibrium l of F
@@ -42,7 +43,7 @@ def compose(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfi
     return m.compose_resampled(network(observe(m)), guard=config.guard)
 
 
-def gradient(m: FamilyMap, observe: Observe, network: nn.Module, config: DECConfig) -> FamilyMap:
+def gradient(m: FamilyMap, observe: Observe, network: Network, config: DECConfig) -> FamilyMap:
     """Φ⁺ = Φ − η ∇_Φ E_ψ(S⁻¹(F; Φ)), Eq. deq_cano; Φ are the raw parameters that give l."""
 
     def energy(logits_x: Tensor, logits_y: Tensor) -> Tensor:

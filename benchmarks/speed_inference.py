@@ -1,0 +1,199 @@
+"""What two sites add to the time of a backbone's answer, on the GPU and on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import localscale as ls
+from benchmarks.measurement import Table, interleaved_milliseconds
+from benchmarks.speed_settings import (
+    NOTHING,
+    TOLERANCE,
+    Cell,
+    bandwidth_note,
+    compile_note,
+    compiled,
+    config,
+    difference,
+    floor_cells,
+    left_out,
+    peak,
+    percent_over,
+    quick_note,
+    scaled,
+    solve_note,
+    spread,
+    verdict,
+)
+from localscale.training.backbones import BACKBONES, create_backbone
+
+SIZE, BATCH = 224, 128
+QUICK_SIZE, QUICK_NAME = 64, "two blocks of ViT-Tiny"
+CPU_THREADS, CPU_BATCH = 2, 8
+EARLY = {"max_steps": 20, "fixed_steps": False}  # on a CPU looking at the data costs nothing, so a solve stops early
+PASSES = 3  # over each site's tensor: the solve reads it, the warp reads and writes it
+
+
+@dataclass(frozen=True)
+class Way:
+    """A precision, a way to run, and the overhead in percent that is still good."""
+
+    name: str
+    dtype: torch.dtype
+    target: float
+    compile: bool = False
+
+
+COMPILED = Way("bfloat16, compiled", torch.bfloat16, 5, compile=True)
+EAGER = Way("bfloat16, eager", torch.bfloat16, 20)
+FULL = Way("float32, eager", torch.float32, 10)
+ON_CPU = Way("float32, eager", torch.float32, 25)
+
+# Our key of a backbone → its name, and what the published code adds, in percent: in half and in full precision.
+MODELS = {
+    "vit_base": ("ViT-B/16", "+1240 (fp16)", "+169"),
+    "swin_tiny": ("Swin-T", "+827 (fp16)", "+381"),
+    "beit_base": ("BEiT-B", "+1010 (fp16)", "+161"),
+    "dinov2_base": ("DINOv2-B/14", "+859 (fp16)", "+126"),
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A backbone, and a copy of it with canonicalizers at two sites, the same weights in both."""
+
+    base: nn.Module
+    adapted: ls.AdaptedModel
+
+    def to(self, device: str, dtype: torch.dtype) -> None:
+        """Move both, in place."""
+        self.base.to(device, dtype)
+        self.adapted.to(device, dtype)
+
+    def elements(self) -> int:
+        """Numbers in the features at the sites, for one image."""
+        shapes = [site.shape or (1, *self.adapted.input_size) for site in self.adapted.sites]
+        return sum(math.prod(shape[1:]) for shape in shapes)
+
+
+def compiled_inference(device: str, quick: bool) -> Table:
+    return _inference("Inference with two sites, compiled", (COMPILED,), device, quick)
+
+
+def eager_inference(device: str, quick: bool) -> Table:
+    return _inference("Inference with two sites, eager", (FULL, EAGER), device, quick)
+
+
+def cpu_inference(device: str, quick: bool) -> Table:
+    rows = []
+    if device == "cpu":
+        threads, batch, size = torch.get_num_threads(), 2 if quick else CPU_BATCH, QUICK_SIZE if quick else SIZE
+        torch.set_num_threads(CPU_THREADS)
+        try:
+            pair = make_pair("deit_tiny", quick, **EARLY)
+            published = "+283 (ViT-B, batch 2)"
+            rows.append(_row(pair, "DeiT-Tiny", published, ON_CPU, (batch, size), device, quick))
+        finally:
+            torch.set_num_threads(threads)
+    solved = solve_note(f"until every residual is below {TOLERANCE:g}")
+    note = f"Batch {2 if quick else CPU_BATCH}, {CPU_THREADS} threads. {_note(device, quick, solved)}"
+    return Table("Inference with two sites, on a CPU", note, rows)
+
+
+def _inference(title: str, ways: tuple[Way, ...], device: str, quick: bool) -> Table:
+    rows: list[dict[str, Cell]] = []
+    batch, size = (2, QUICK_SIZE) if quick else (BATCH, SIZE)
+    for key, (name, half, full) in MODELS.items():
+        if left_out(device, quick) or (quick and rows):  # one model is enough to see that it runs
+            break
+        pair = make_pair(key, quick)
+        for way in ways:
+            published = {COMPILED: half, FULL: full}.get(way, NOTHING)
+            rows.append(_row(pair, name, published, way, (batch, size), device, quick))
+            tqdm.write(str(rows[-1]), file=sys.stderr)  # compiling takes minutes: should the run be stopped
+        torch.compiler.reset()  # the next model's programs need the memory
+    compiling = f"{compile_note(device)} of base and adapted model alike. " if COMPILED in ways else ""
+    note = (
+        f"Batch {batch}, {size} px, on {device}. {compiling}Half precision is that of the weights and images, no "
+        f"autocast; in float32 torch.backends.cuda.matmul.allow_tf32 is {torch.backends.cuda.matmul.allow_tf32} and "
+        f"torch.backends.cudnn.allow_tf32 {torch.backends.cudnn.allow_tf32}, their defaults. "
+        f"{_note(device, quick, solve_note()) if rows else ''}"
+    )
+    return Table(title, note, rows)
+
+
+def make_pair(key: str, quick: bool, **changes: Any) -> Pair:
+    """The backbone called ``key`` with random weights, alone and adapted; with ``quick``, two blocks in its place."""
+    torch.manual_seed(0)
+    if quick:
+        base: nn.Module = timm.create_model("vit_tiny_patch16_224", img_size=QUICK_SIZE, depth=2)
+        site = "blocks.0"
+    else:
+        base = create_backbone(BACKBONES[key].timm_name, classes=1000, pretrained="none", image_size=SIZE)
+        site = BACKBONES[key].sites[0]
+    adapted = ls.adapt(copy.deepcopy(base), config(sites=("input", site), **changes))
+    spread(adapted.canonicalizers.values())
+    return Pair(base.eval(), adapted.eval())
+
+
+def _row(
+    pair: Pair, name: str, published: str, way: Way, size: tuple[int, int], device: str, quick: bool
+) -> dict[str, Cell]:
+    batch, side = size
+    pair.to(device, way.dtype)
+    residuals: list[float] = []
+
+    def fresh() -> tuple[Tensor]:
+        return (torch.randn(batch, 3, side, side, device=device, dtype=way.dtype),)
+
+    def answer(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        logits, report = pair.adapted(images, return_report=True)
+        return logits, [site.residual for site in report.values()]
+
+    def note_residual(call: str, answered: Any) -> None:
+        if call == "adapted":
+            residuals.extend(float(residual.max()) for residual in answered[1])
+
+    calls: dict[str, Callable[..., Any]] = {"base": pair.base, "adapted": answer}
+    if way.compile:
+        calls = {which: compiled(call, device) for which, call in calls.items()}
+    with torch.no_grad():
+        images = fresh()
+        peaks = {which: peak(call, images, device) for which, call in calls.items()}
+        times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 21, after=note_residual)
+    overhead = percent_over(times["base"], times["adapted"])
+    moved = PASSES * batch * pair.elements() * way.dtype.itemsize
+    return {
+        "model": QUICK_NAME if quick else name,
+        "way": way.name,
+        "base ms": times["base"],
+        "adapted ms": times["adapted"],
+        "published %": published,
+        "target %": f"≤ {way.target:g}",
+        "overhead %": overhead,
+        "verdict": verdict(overhead, way.target, quick, residual=max(residuals, default=math.inf)),
+        **floor_cells(difference(times["base"], times["adapted"]), moved, device, quick),
+        "worst residual": max(residuals, default=NOTHING),
+        "base peak MiB": scaled(peaks["base"], 2**20),
+        "adapted peak MiB": scaled(peaks["adapted"], 2**20),
+    }
+
+
+def _note(device: str, quick: bool, solved: str) -> str:
+    return (
+        f"{solved}, at the input and at the first latent site. Base and adapted model take turns, medians of "
+        "synchronised calls, images of noise made anew for every repetition. The worst residual is over all timed "
+        "images and both sites. Floor: what the sites add can take no less time than reading each one's tensor for the "
+        f"solve, and reading and writing it for the warp. {bandwidth_note(device, quick)} Peak memory is above weights "
+        f"and images.{quick_note(quick)}"
+    )

@@ -1,0 +1,144 @@
+"""What DEC adds to a training step of a backbone: time and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from benchmarks.measurement import Table, interleaved_milliseconds
+from benchmarks.speed_settings import (
+    STEPS,
+    Cell,
+    bandwidth_note,
+    difference,
+    floor_cells,
+    left_out,
+    peak,
+    percent_over,
+    quick_note,
+    scaled,
+    spread,
+    verdict,
+)
+from benchmarks.training import _Noise
+from localscale.adapt import AdaptedModel
+from localscale.baselines import DEC, Method, Plain
+from localscale.training.backbones import create_backbone, normalisation
+from localscale.training.loop import Loop
+from localscale.training.mnist import MNISTData
+from localscale.training.recipes import find_recipe
+
+BATCH = 64
+TARGET = {"time": 15, "memory": 5}  # percent
+SOLVERS = ("anderson", "plain")
+# Of each site's tensor: the solve reads it; the warp reads and writes it; backward reads it and its answer's gradient,
+# and writes the gradient of a latent feature.
+IMAGE_PASSES, LATENT_PASSES = 5, 6
+
+
+@dataclass(frozen=True)
+class SpreadDEC(DEC):
+    """DEC whose canonicalizers move something from the first step on."""
+
+    def build(self, backbone: nn.Module) -> AdaptedModel:
+        model = super().build(backbone)
+        spread(model.canonicalizers.values())
+        return model
+
+
+def training_step(device: str, quick: bool) -> Table:
+    ways = {"eager": False} | ({"replayed": True} if device.startswith("cuda") else {})
+    batch, size = (2, 64) if quick else (BATCH, 224)
+    rows = (
+        []
+        if left_out(device, quick)
+        else [r for way in ways.items() for r in _rows(*way, (batch, size), device, quick)]
+    )
+    note = (
+        f"Forward, backward and update of {_name(quick)}, batch {batch}, {size} px, bfloat16 autocast, random weights, "
+        "the recipe's random scaling of images included in both. DEC direct, implicit gradients, sites input and "
+        f"blocks.0 of 6 and 4 knots, always {STEPS} evaluations. With and without take turns on images of noise made "
+        "anew for every repetition; medians. Replayed: the step recorded once as a CUDA graph; memory is that of the "
+        "eager step, above weights and optimizer. The residual is the larger site's mean over the last batch. Floor: "
+        "each site's tensor, in float32, read by the solve, read and written by the warp, read again with its answer's "
+        f"gradient, and a latent one's gradient written. {bandwidth_note(device, quick) if rows else ''}"
+        f"{quick_note(quick)}"
+    )
+    return Table("A training step with DEC over one without", note, rows)
+
+
+def _name(quick: bool) -> str:
+    return "vit_tiny_patch16_224" if quick else "vit_base_patch16_224"
+
+
+def _rows(way: str, replayed: bool, size: tuple[int, int], device: str, quick: bool) -> list[dict[str, Cell]]:
+    batch, side = size
+    methods: dict[str, Method] = {"without": Plain()} | {
+        solver: SpreadDEC(sites=("input", "blocks.0"), knots=(6, 4), solver=solver, solver_steps=STEPS)  # type: ignore[arg-type, misc]
+        for solver in SOLVERS
+    }
+    calls = {name: _step(method, size, device, quick, replayed=replayed) for name, method in methods.items()}
+    residuals: dict[str, float] = {}
+
+    own = torch.Generator(device).manual_seed(0)  # every step seeds the global one anew
+
+    def fresh() -> tuple[Tensor, Tensor]:
+        images = torch.rand(batch, 1, side, side, device=device, generator=own)
+        return images, torch.randint(1000, (batch,), device=device, generator=own)
+
+    def look(name: str, answer: dict[str, Tensor]) -> None:
+        found = [float(value) for scalar, value in answer.items() if scalar.endswith("/residual")]
+        residuals[name] = max(found, default=0.0)
+
+    inputs = fresh()
+    peaks = {name: peak(call, inputs, device) for name, call in calls.items()}
+    times = interleaved_milliseconds(calls, fresh, device, repeats=1 if quick else 15, after=look)
+    tokens = (1 + (side // 16) ** 2) * (192 if quick else 768)
+    moved = 4 * batch * (IMAGE_PASSES * 3 * side**2 + LATENT_PASSES * tokens)
+    rows: list[dict[str, Cell]] = []
+    for solver in SOLVERS:
+        slower = percent_over(times["without"], times[solver])
+        larger = percent_over(peaks["without"], peaks[solver])
+        rows.append(
+            {
+                "step": way,
+                "solver": solver,
+                "without ms": times["without"],
+                "with DEC ms": times[solver],
+                "published %": "+442 (fp16)",
+                "target %": f"≤ {TARGET['time']}",
+                "overhead %": slower,
+                "time": verdict(slower, TARGET["time"], quick, residual=residuals.get(solver, torch.inf)),
+                **floor_cells(difference(times["without"], times[solver]), moved, device, quick),
+                "without GiB": scaled(peaks["without"], 2**30),
+                "with DEC GiB": scaled(peaks[solver], 2**30),
+                "published extra": "5.7 GB",
+                "target extra %": f"≤ {TARGET['memory']}",
+                "extra memory %": larger,
+                "memory": verdict(larger, TARGET["memory"], quick),
+                "residual": residuals.get(solver, "–"),
+            }
+        )
+    return rows
+
+
+def _step(
+    method: Method, size: tuple[int, int], device: str, quick: bool, *, replayed: bool
+) -> Callable[[Tensor, Tensor], Any]:
+    batch, side = size
+    recipe: Any = find_recipe("mnist-vit_base-dec")
+    optimization = dataclasses.replace(recipe.optimization, batch_size=batch)
+    recipe = dataclasses.replace(recipe, backbone=_name(quick), method=method, optimization=optimization)
+    torch.manual_seed(0)
+    backbone = create_backbone(_name(quick), classes=1000, pretrained="none", image_size=side)
+    task = _Noise(MNISTData(), normalisation(backbone), batch)
+    accelerator = Accelerator(mixed_precision="bf16", cpu=device == "cpu")
+    loop = Loop(recipe, backbone, task, accelerator, cuda_graph=replayed)
+    samples = torch.arange(batch)
+    return lambda images, labels: loop.one_step(0, samples, (images, labels))

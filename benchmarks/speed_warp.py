@@ -1,0 +1,194 @@
+"""One warp, forward and backward, beside PyTorch's ``grid_sample`` and kornia's ``remap`` with the same map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import localscale as ls
+from benchmarks.measurement import Table, interleaved_milliseconds
+from benchmarks.speed_settings import (
+    NOTHING,
+    Cell,
+    bandwidth_note,
+    floor_cells,
+    left_out,
+    peak,
+    quick_note,
+    scaled,
+    verdict,
+)
+from localscale.conventions import pixel_positions, to_grid_sample
+from localscale.layouts import Layout, Tokens, as_nchw
+from localscale.maps import GridMap
+
+KNOTS = (6, 6)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A tensor to warp: its shape and layout, and what forward and backward took and may take, in ms."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout
+    pixels: tuple[int, int]
+    learned: bool  # whether it wants a gradient of its own, beside the map's
+    published: tuple[float, float]
+    target: tuple[float, float]
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """How often the tensor, or one like it, must be read or written: forward, and with backward.
+
+        Backward reads the tensor and the gradient of the answer, and writes the tensor's own gradient if wanted.
+        """
+        return 2, 5 if self.learned else 4
+
+
+FEATURES = (
+    Feature("128×3×224²", (128, 3, 224, 224), "NCHW", (224, 224), False, (3.0, 25), (0.25, 1.5)),
+    Feature("128×768×14² tokens", (128, 197, 768), Tokens(14, 14, 1), (14, 14), True, (2.4, 4.2), (0.15, 0.5)),
+)
+QUICK = (
+    Feature("2×3×32²", (2, 3, 32, 32), "NCHW", (32, 32), False, (3.0, 25), (0.25, 1.5)),
+    Feature("2×8×7² tokens", (2, 50, 8), Tokens(7, 7, 1), (7, 7), True, (2.4, 4.2), (0.15, 0.5)),
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A tensor, its map in each of the forms that a method wants, and a gradient of the answer."""
+
+    x: Tensor
+    state: Tensor
+    grid: Tensor
+    positions: Tensor
+    slope: Tensor
+
+
+# A method takes the tensor, its layout, and the form of the map that it wants.
+Method = Callable[[Tensor, Layout, Tensor], Tensor]
+
+
+def _ours(x: Tensor, layout: Layout, state: Tensor) -> Tensor:
+    return ls.unscale(x, GridMap.from_state(state, KNOTS), layout=layout)
+
+
+def _grid_sample(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
+    view, back = as_nchw(x, layout)
+    y = F.grid_sample(view.float(), grid, mode="bilinear", padding_mode="border", align_corners=True)
+    return back(y.to(x.dtype))
+
+
+def _half_grid(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
+    view, back = as_nchw(x, layout)
+    return back(F.grid_sample(view, grid.to(x.dtype), mode="bilinear", padding_mode="border", align_corners=True))
+
+
+def _grid_made(x: Tensor, layout: Layout, state: Tensor) -> Tensor:
+    height, width = as_nchw(x, layout)[0].shape[-2:]
+    return _grid_sample(
+        x, layout, to_grid_sample(pixel_positions(GridMap.from_state(state, KNOTS).flow(height, width)))
+    )
+
+
+def _remap(x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
+    from kornia.geometry.transform import remap
+
+    view, back = as_nchw(x, layout)
+    columns, rows = positions.unbind(-1)
+    return back(remap(view.float(), columns, rows, padding_mode="border", align_corners=True).to(x.dtype))
+
+
+METHODS: dict[str, tuple[Method, str]] = {
+    "localscale": (_ours, "state"),
+    "grid_sample, grid given": (_grid_sample, "grid"),
+    "grid_sample, grid made": (_grid_made, "state"),
+    "kornia's remap, positions given": (_remap, "positions"),
+    "grid_sample, grid given, itself in half precision": (_half_grid, "grid"),
+}
+
+
+def warp(device: str, quick: bool) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for feature in () if left_out(device, quick) else QUICK if quick else FEATURES:
+        for dtype in (torch.float32, torch.bfloat16):
+            for backward in (False, True):
+                rows += _rows(feature, dtype, backward, device, quick)
+    note = (
+        "`ls.unscale` with random grid maps of 6 knots, strength 0.5; backward to the map (ours: its control points), "
+        "and to the features of tokens, which have one prefix token. Eager; all methods take turns on the same inputs, "
+        "made anew for every repetition; medians. Peers sample in float32 and cast back, but for the one whose grid is "
+        "bfloat16 too. The largest error is against the same warp in float64 of the same tensor. Floor: forward reads "
+        "and writes the tensor, backward reads it and the answer's gradient and writes the tokens' gradient. Peak "
+        f"memory is above the inputs. {bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
+    )
+    return Table("One warp", note, rows)
+
+
+def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, quick: bool) -> list[dict[str, Cell]]:
+    def fresh() -> tuple[Inputs]:
+        return (_make_inputs(feature, dtype, device),)
+
+    calls = {
+        name: _call(method, form, feature, backward)
+        for name, (method, form) in METHODS.items()
+        if method is not _half_grid or dtype != torch.float32
+    }
+    inputs = fresh()
+    reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].state.double())
+    errors: dict[str, float] = {}
+
+    def look(name: str, answer: tuple[Tensor, ...]) -> None:
+        if name not in errors:
+            errors[name] = float((calls[name](*inputs)[0].double() - reference).abs().max())
+
+    peaks = {name: peak(call, inputs, device) for name, call in calls.items()}
+    times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 51, after=look)
+    moved = feature.passes[backward] * inputs[0].x.nbytes
+    rows: list[dict[str, Cell]] = []
+    for name, time in times.items():
+        is_ours = name == "localscale"
+        rows.append(
+            {
+                "tensor": feature.name,
+                "precision": str(dtype).removeprefix("torch."),
+                "what": "forward and backward" if backward else "forward",
+                "method": name,
+                "published ms": feature.published[backward] if is_ours else NOTHING,
+                "target ms": f"≤ {feature.target[backward]:g}" if is_ours else NOTHING,
+                "ms": time,
+                "verdict": verdict(time, feature.target[backward], quick) if is_ours else NOTHING,
+                **floor_cells(time, moved, device, quick),
+                "largest error": errors.get(name, NOTHING),
+                "peak MiB": scaled(peaks[name], 2**20),
+            }
+        )
+    return rows
+
+
+def _call(method: Method, form: str, feature: Feature, backward: bool) -> Callable[[Inputs], tuple[Any, ...]]:
+    def forward_only(inputs: Inputs) -> tuple[Tensor]:
+        with torch.no_grad():
+            return (method(inputs.x, feature.layout, getattr(inputs, form)),)
+
+    def with_backward(inputs: Inputs) -> tuple[Tensor, ...]:
+        x, m = inputs.x.detach(), getattr(inputs, form).detach().requires_grad_()
+        wanted = [m, x.requires_grad_()] if feature.learned else [m]
+        y = method(x, feature.layout, m)
+        return y.detach(), *torch.autograd.grad(y, wanted, inputs.slope)
+
+    return with_backward if backward else forward_only
+
+
+def _make_inputs(feature: Feature, dtype: torch.dtype, device: str) -> Inputs:
+    x, slope = (torch.randn(feature.shape, device=device, dtype=dtype) for _ in range(2))
+    m = ls.random_map(feature.shape[0], KNOTS, strength=0.5, device=device)
+    positions = pixel_positions(m.flow(*feature.pixels))
+    return Inputs(x, m.state(), to_grid_sample(positions), positions, slope)
