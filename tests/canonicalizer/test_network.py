@@ -143,7 +143,7 @@ def test_temperature_bounds_neighbouring_increments(family: str):
     """tanh keeps raw parameters in [−1, 1], so increments differ by at most e^(2/τ)."""
     for temperature in (0.5, 1.0, 4.0):
         network = randomised(MapNetwork(4, (6, 6), family=family, channels=(4,), temperature=temperature, guard=None))
-        network.trunk = nn.Identity()
+        network.trunk = Trunk(4, ())  # passes features on
         m = network(1e4 * noise(20, 4, 14, 14))
         largest = max((raw.amax(dim=-1) - raw.amin(dim=-1)).max().item() for raw in m.logits())
         assert largest <= 2 / temperature + 1e-3

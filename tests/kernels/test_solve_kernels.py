@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import localscale as ls
 from localscale import kernels
-from localscale.canonicalizer.network import MapNetwork
+from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.equilibrium import Anderson, Plain
 from localscale.kernels.head import next_state
 from localscale.kernels.mixing import Iteration
@@ -26,17 +26,10 @@ SOLVERS = {
 }
 
 
-class Through(nn.Identity):
-    """A trunk that passes features on."""
-
-    def output_size(self, height: int, width: int) -> tuple[int, int]:
-        return height, width
-
-
 def head(knots: tuple[int, int], guard: float | None, temperature: float, spread: float) -> MapNetwork:
     torch.manual_seed(0)
     network = MapNetwork(3, knots, channels=(16,), guard=guard, temperature=temperature).to(DEVICE)
-    network.trunk = Through()  # type: ignore[assignment]
+    network.trunk = Trunk(16, ())  # passes features on
     for parameter in (*network.to_x.parameters(), *network.to_y.parameters()):
         nn.init.normal_(parameter, std=spread) if spread else nn.init.zeros_(parameter)
     return network
