@@ -1,5 +1,6 @@
 """Figures: what is drawn where, and files that are whole or not there."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ from PIL import Image
 
 import localscale as ls
 from localscale.cli import main
-from localscale.errors import ConfigError, OutputError, ShapeError
-from localscale.figures import draw_masks, draw_warp, save_figure
+from localscale.errors import ConfigError, DataError, OutputError, ShapeError
+from localscale.figures import draw_functions, draw_masks, draw_per_scale, draw_residuals, draw_warp, save_figure
 from localscale.figures.masks import OBJECTS, STRANGE
+from localscale.figures.tables import per_scale_of
 
 
 def test_each_class_has_its_colour_and_strangers_another():
@@ -79,3 +81,49 @@ def test_warp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         assert drawn.width > 500
     with pytest.raises(SystemExit, match=r"localscale: .*gone"):
         main(["figure", "warp", "--image", str(tmp_path / "gone.png"), "--out", str(tmp_path / "b.png")])
+
+
+def test_each_rows_seeds_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    runs = [
+        {"label": label, "metrics": {"per_scale": {"accuracy": {"0.7": low, "1.0": high}}}}
+        for label, low, high in (("Aug", 0.5, 0.75), ("Aug", 0.25, 0.75), ("DEC", 0.5, 1.0))
+    ]
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"runs": [*runs, {"label": "old", "metrics": {}}]}))
+    scales, lines = per_scale_of(path)
+    assert scales == ["0.7", "1.0"]
+    assert lines["Aug"].tolist() == [[50, 75], [25, 75]]
+    assert lines["DEC"].tolist() == [[50, 100]]
+    axis = draw_per_scale(scales, lines, ylabel="accuracy %").axes[0]
+    assert [line.get_ydata().tolist() for line in axis.lines] == [[37.5, 75], [50, 100]]
+    assert len(axis.collections) == 1, "one seed has no deviation"
+    main(["figure", "per-scale", "--result", str(path), "--rows", "DEC", "--out", str(tmp_path / "a.svg")])
+    assert (tmp_path / "a.svg").exists()
+    with pytest.raises(ConfigError, match=r"no row 'Dec' in .*DEC"):
+        per_scale_of(path, ("Dec",))
+    path.write_text("{}")
+    with pytest.raises(DataError, match="is no result of a table"):
+        per_scale_of(path)
+    path.write_text(json.dumps({"runs": []}))
+    with pytest.raises(DataError, match="has no accuracy per scale"):
+        per_scale_of(path)
+
+
+def test_scales_that_do_not_fit_are_refused():
+    with pytest.raises(ShapeError, match=r"base has shape \(2, 3\); expected \(images, 2\)"):
+        draw_per_scale([0.7, 1.0], {"base": torch.rand(2, 3)}, ylabel="")
+
+
+def test_residuals_are_medians_and_ranges():
+    values = torch.tensor([[1.0, 0.1], [0.5, 0.01], [0.25, 0.001]])
+    axis = draw_residuals({"input": values}, tolerance=1e-3).axes[0]
+    assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.5, 0.01])
+    assert axis.get_yscale() == "log"
+
+
+def test_a_local_scaling_keeps_both_ends_and_a_global_one_does_not():
+    axes = draw_functions(4.0).axes
+    for axis, end in ((axes[0], 0.25), (axes[2], 1.0)):
+        places = axis.lines[1].get_ydata()
+        assert (places[0], places[-1]) == pytest.approx((0, end))
+        assert (np.diff(places) > 0).all()

@@ -74,10 +74,49 @@ class Warp:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """Draw a figure from data and finished runs."""
+class Functions:
+    """Global against local scaling, of places and of a signal of one variable."""
 
-    which: OmitSubcommandPrefixes[Annotated[Masks, subcommand("masks")] | Annotated[Warp, subcommand("warp")]]
+    out: Path = Path("functions.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_functions, save_figure
+
+        save_figure(draw_functions(), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class PerScale:
+    """Accuracy against local scale, a line for each row of a table, mean and standard deviation over seeds."""
+
+    result: Path
+    """A file that ``localscale reproduce`` wrote, such as results/mnist_tiny.json."""
+    rows: tuple[str, ...] = ()
+    """Which rows, by their labels in the table; all by default."""
+    out: Path = Path("per_scale.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_per_scale, save_figure
+        from localscale.figures.tables import per_scale_of
+
+        scales, lines = per_scale_of(self.result, self.rows)
+        save_figure(draw_per_scale(scales, lines, ylabel="accuracy %"), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Draw a figure from data, finished runs or results."""
+
+    which: OmitSubcommandPrefixes[
+        Annotated[Functions, subcommand("functions")]
+        | Annotated[Warp, subcommand("warp")]
+        | Annotated[PerScale, subcommand("per-scale")]
+        | Annotated[Masks, subcommand("masks")]
+    ]
 
     def run(self) -> None:
         self.which.run()

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from localscale.errors import ShapeError
-from localscale.figures.files import new_figure
+from localscale.figures.files import BLUE, new_figure
 from localscale.maps.base import Map
 from localscale.warp import scale
 
 __all__ = ["draw_warp"]
 
 LINES, POINTS = 13, 200
-COLOUR = "#0072B2"
 
 
 def draw_warp(image: Tensor, m: Map) -> Any:
@@ -41,7 +40,7 @@ def draw_warp(image: Tensor, m: Map) -> Any:
                 torch.stack((place.expand(POINTS), even), -1),
             ):
                 x, y = (m(points[None])[0] if moved else points).detach().unbind(-1)
-                axis.plot(x * (width - 1), y * (height - 1), color=COLOUR, linewidth=0.6, alpha=0.9)
+                axis.plot(x * (width - 1), y * (height - 1), color=BLUE, linewidth=0.6, alpha=0.9)
         axis.set_axis_off()
         axis.set_title("S(I; l)" if moved else "I", fontsize=8)
     return figure
