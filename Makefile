@@ -4,7 +4,7 @@ DEVICE ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo test test-slow lint format docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,12 +28,15 @@ format: $(VENV)/.dev ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.dev ## build the documentation into site/; a broken link fails
+	$(BIN)/mkdocs build --strict --site-dir site
+
 bench: $(VENV)/.dev ## measure promises and speed (DEVICE=cuda on a GPU), write results/*.json and docs/results.md
 	$(BIN)/python -m benchmarks --device $(DEVICE)
 	$(BIN)/python -m benchmarks --suite speed --device $(DEVICE)
 
 clean: ## remove the environment and everything generated
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -33,7 +33,7 @@ def scale(
             ``(B, L, C)`` tokens. Half precision is kept; coordinates never are.
         m: one map per image, or a single one for all.
         mode: ``"bilinear"``, or ``"nearest"`` for label maps, which keeps values and dtype as they are.
-        layout: ``"NCHW"``, ``"NHWC"``, ``"NHW"`` or :class:`Tokens`; by default NCHW for four dimensions and NHW for
+        layout: ``"NCHW"``, ``"NHWC"``, ``"NHW"`` or ``Tokens``; by default NCHW for four dimensions and NHW for
             three.
         sampler: ``"native"``, or ``"gather"`` where second derivatives are needed.
         inverse: how to invert ``m``; ``"rowwise"`` is the paper's approximation.
@@ -49,7 +49,7 @@ def scale(
 def unscale(
     x: Tensor, m: Map, *, mode: str = "bilinear", layout: Layout | None = None, sampler: str = "native"
 ) -> Tensor:
-    """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). Arguments as in :func:`scale`.
+    """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). Arguments as in ``scale``.
 
     >>> m = localscale.identity_map()
     >>> image = torch.rand(2, 3, 7, 1)

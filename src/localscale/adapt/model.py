@@ -28,7 +28,7 @@ def adapt(
     """Make ``model`` canonicalize the features at ``config.sites``; at first its answers do not change.
 
     The modules at the sites are replaced, inside ``model`` itself, by modules that hold them;
-    :meth:`AdaptedModel.unwrap` puts them back. If anything is wrong, ``model`` is left as it was.
+    ``AdaptedModel.unwrap`` puts them back. If anything is wrong, ``model`` is left as it was.
 
     Args:
         model: any network whose first argument is a batch of images: timm, transformers, torchvision, or your own.
@@ -51,9 +51,9 @@ def adapt(
 
 
 class AdaptedModel(nn.Module):
-    """A base model with canonicalizers at its sites; made by :func:`adapt`.
+    """A base model with canonicalizers at its sites; made by ``adapt``.
 
-    ``base`` is the model given to :func:`adapt`; ``canonicalizers`` maps each site's path to its canonicalizer.
+    ``base`` is the model given to ``adapt``; ``canonicalizers`` maps each site's path to its canonicalizer.
     """
 
     def __init__(self, base: nn.Module, config: DECConfig, sites: list[Site], input_size: tuple[int, int, int]) -> None:
@@ -94,7 +94,7 @@ class AdaptedModel(nn.Module):
     def forward(self, *args: Any, return_report: bool = False, **kwargs: Any) -> Any:
         """The base model's answer on canonicalized features; call it as you would call the base.
 
-        With ``return_report=True`` also a dictionary from site path to :class:`SiteReport`.
+        With ``return_report=True`` also a dictionary from site path to ``SiteReport``.
         """
         if self.input_canonicalizer is None and not self.adapted:
             raise SiteError("this adapted model was unwrapped; adapt the base again to use it")
@@ -192,7 +192,7 @@ class AdaptedModel(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json``, ``model.safetensors`` and a model card.
 
-        The weights are the canonicalizers' and whatever in the base has changed since :func:`adapt`: a trained head, or
+        The weights are the canonicalizers' and whatever in the base has changed since ``adapt``: a trained head, or
         everything after full fine-tuning.
         """
         from localscale.adapt.storage import save

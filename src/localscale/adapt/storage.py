@@ -26,7 +26,7 @@ FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versio
 
 
 def save(model: AdaptedModel, folder: Path) -> None:
-    """Write the three files of :meth:`AdaptedModel.save_pretrained`."""
+    """Write the three files of ``AdaptedModel.save_pretrained``."""
     tensors = {
         f"canonicalizers.{path}.{name}": tensor
         for path, canonicalizer in model.canonicalizers.items()

@@ -30,7 +30,7 @@ def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | 
 def replace_feature(
     args: tuple[Any, ...], kwargs: dict[str, Any], key: int | str, value: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with ``value`` where :func:`split_feature` found the feature."""
+    """The arguments with ``value`` where ``split_feature`` found the feature."""
     if isinstance(key, int):
         return (*args[:key], value, *args[key + 1 :]), kwargs
     return args, {**kwargs, key: value}

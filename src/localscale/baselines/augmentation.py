@@ -21,7 +21,7 @@ __all__ = ["RandomScaling"]
 class RandomScaling:
     """Scale each image by a map of its own, S(I; u⁻¹)(p) = I(u(p)), with raw parameters uniform in [0, strength].
 
-    The map is drawn as the inverse of the scaling, which is as random and needs no inversion; :meth:`maps` returns u.
+    The map is drawn as the inverse of the scaling, which is as random and needs no inversion; ``maps`` returns u.
     What a sample gets depends on its draws alone, not on the batch or the process it is in.
 
     >>> draws = Draws(0, torch.arange(4))

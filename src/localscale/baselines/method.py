@@ -35,7 +35,7 @@ class Method:
         """Scalars to log, of which ``"loss"`` is minimised; by default the task's loss alone.
 
         Args:
-            model: what :meth:`build` returned.
+            model: what ``build`` returned.
             images: normalised and augmented, ``(B, C, H, W)``.
             labels: class numbers ``(B,)``, or ``(B, H, W)`` for every pixel, or distributions ``(B, K)``.
             criterion: the task's loss of logits and labels.

@@ -27,7 +27,7 @@ class DECConfig:
     """How to canonicalize, and where.
 
     Args:
-        sites: dotted module paths (or :class:`Site` objects); ``"input"`` is the image itself.
+        sites: dotted module paths (or ``Site`` objects); ``"input"`` is the image itself.
         knots: control points along an axis, for all sites; or a tuple with one entry per site, each an integer or a
             pair (along x, along y).
         family: ``"grid"`` (App. A2.2) or ``"separable"``.
@@ -145,7 +145,7 @@ class DECConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DECConfig:
-        """The inverse of :meth:`to_dict`; unknown keys raise."""
+        """The inverse of ``to_dict``; unknown keys raise."""
         if not isinstance(values, dict):
             raise ConfigError(
                 f"a configuration is {type(values).__name__}; expected a dictionary of DECConfig's fields"
@@ -162,7 +162,7 @@ class DECConfig:
 
     @classmethod
     def from_json(cls, text: str) -> DECConfig:
-        """The inverse of :meth:`to_json`."""
+        """The inverse of ``to_json``."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:

@@ -1,7 +1,7 @@
 """The equilibrium without gradients on a GPU: few launches per evaluation, and one operator to ``torch.compile``.
 
-The twin of :func:`localscale.equilibrium.fixed_point` on the updates ``direct`` and ``compose`` for grid maps, made of
-the kernels in :mod:`localscale.kernels`.
+The twin of ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, made of
+the kernels in ``localscale.kernels``.
 """
 
 from __future__ import annotations

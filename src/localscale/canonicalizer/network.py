@@ -91,7 +91,7 @@ class MapNetwork(nn.Module):
         return (down_x, across_x), (down_y, across_y)
 
     def forward(self, x: Tensor, pools: Pools | None = None) -> GridMap | SeparableMap:
-        """A map for each input; ``pools`` as :meth:`pools` gives them, where they are at hand."""
+        """A map for each input; ``pools`` as ``pools`` gives them, where they are at hand."""
         pool_x, pool_y = self.pools(x) if pools is None else pools
         x = self.trunk(x)
         logits_x = self._head(self.to_x, x, pool_x)

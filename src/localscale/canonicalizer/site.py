@@ -88,7 +88,7 @@ class Site:
 
     @classmethod
     def from_json(cls, value: str | dict[str, Any] | Site) -> Site:
-        """The inverse of :meth:`to_json`."""
+        """The inverse of ``to_json``."""
         if isinstance(value, Site):
             return value
         if isinstance(value, str):

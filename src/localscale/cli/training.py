@@ -108,7 +108,7 @@ def parse_train(name: str, arguments: list[str]) -> Training:
 
 
 def with_arguments(recipe: Any, arguments: list[str], prog: str) -> tuple[Any, Where]:
-    """``recipe`` and a :class:`Where` with the fields that ``arguments`` name changed."""
+    """``recipe`` and a ``Where`` with the fields that ``arguments`` name changed."""
     kind = type(recipe)
     both = dataclasses.make_dataclass(
         kind.__name__, [], bases=(kind, Where), frozen=True, namespace={"__doc__": inspect.getdoc(kind)}

@@ -21,7 +21,7 @@ SIXTEEN_BIT = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
 def read_image(source: Path | bytes) -> Image.Image:
     """An image as upright 8-bit RGB, whatever it was: grey, palette, CMYK, 16-bit, transparent (over white), rotated.
 
-    Anything that is not a whole image raises :class:`DataError` with the file's name and the cause.
+    Anything that is not a whole image raises ``DataError`` with the file's name and the cause.
     """
     name = str(source) if isinstance(source, Path) else "image"
     data = read_whole(source, name) if isinstance(source, Path) else source

@@ -47,11 +47,11 @@ def fixed_point(
     Args:
         f: takes ``(B, ...)`` to ``(B, ...)``, samples independent of each other.
         z0: where to start, ``(B, ...)``.
-        solver: :class:`Anderson` or :class:`Plain`.
+        solver: ``Anderson`` or ``Plain``.
         gradient: ``"implicit"`` (exact, constant memory), ``"phantom(k)"``, ``"unrolled"``, or a rule.
         on_failure: what to do when a sample does not converge: ``"warn"``, ``"raise"``, or ``"identity"``, which gives
             that sample ``z0`` back. The first two look at the data from the host and so are silent in fixed-step mode;
-            the :class:`Solution` always tells.
+            the ``Solution`` always tells.
 
     >>> a = torch.tensor([[0.5], [0.9]], requires_grad=True)
     >>> solution = fixed_point(lambda z: torch.cos(a * z), torch.zeros(2, 1))

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Gradient(Protocol):
-    """What :func:`fixed_point` asks of a gradient rule."""
+    """What ``fixed_point`` asks of a gradient rule."""
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
         """Solve from ``z0``; return the value with its gradient, and the solver's estimate."""

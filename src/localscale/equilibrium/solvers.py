@@ -36,7 +36,7 @@ class Estimate:
 
 
 class Solver(Protocol):
-    """What :func:`fixed_point` asks of a solver."""
+    """What ``fixed_point`` asks of a solver."""
 
     @property
     def max_steps(self) -> int: ...

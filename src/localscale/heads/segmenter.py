@@ -51,12 +51,12 @@ def segmenter(backbone: nn.Module, classes: int, *, width: int = 256, layers: Se
 
 
 class Segmenter(nn.Module):
-    """Scores for every pixel of an image, of any size its backbone takes; made by :func:`segmenter`.
+    """Scores for every pixel of an image, of any size its backbone takes; made by ``segmenter``.
 
     An image whose sides are no multiple of the patch is first stretched to the next one, corners on corners, so that
     the patches cover the image and nothing else; the scores come back at the image's own size.
 
-    ``pretrained_cfg`` is the backbone's, with the size it was built for, so that :func:`localscale.adapt` finds its
+    ``pretrained_cfg`` is the backbone's, with the size it was built for, so that ``localscale.adapt`` finds its
     way; sites inside are named ``"backbone.blocks.0"``.
 
     >>> import timm

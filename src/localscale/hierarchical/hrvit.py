@@ -142,7 +142,7 @@ class HRViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The branches of the last stage named by ``indices``, after :meth:`forward_features`' answer if wanted."""
+        """The branches of the last stage named by ``indices``, after ``forward_features``' answer if wanted."""
         if output_fmt != "NCHW" or norm:
             raise ConfigError(f"output_fmt is {output_fmt!r} and norm {norm}; HRViT has 'NCHW' and False only")
         maps = self.forward_branches(x)
@@ -152,7 +152,7 @@ class HRViT(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what :meth:`forward_intermediates` alone does not need: the merging layers and the classifier."""
+        """Drop what ``forward_intermediates`` alone does not need: the merging layers and the classifier."""
         if prune_head:
             self.merge = nn.Identity()
             self.reset_classifier(0)

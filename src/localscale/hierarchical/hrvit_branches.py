@@ -117,7 +117,7 @@ def _path(channels_in: int, channels_out: int, *, steps: int) -> nn.Module:
 
 
 class MultiBranch(nn.Module):
-    """A fusion, then one :class:`Branch` per resolution: maps in, finest first, and as many maps out as branches."""
+    """A fusion, then one ``Branch`` per resolution: maps in, finest first, and as many maps out as branches."""
 
     def __init__(self, fuse: Fusion, branches: Sequence[Branch]) -> None:
         super().__init__()

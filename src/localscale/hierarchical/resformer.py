@@ -57,7 +57,7 @@ def sinusoids(height: int, width: int, channels: int, *, device: torch.device | 
 
 
 class GlobalPosition(nn.Module):
-    """The global position embedding: a depthwise convolution of :func:`sinusoids`, added to ``(B, C, H, W)``.
+    """The global position embedding: a depthwise convolution of ``sinusoids``, added to ``(B, C, H, W)``.
 
     >>> GlobalPosition(8)(torch.zeros(2, 8, 3, 5)).shape
     torch.Size([2, 8, 3, 5])
@@ -199,7 +199,7 @@ class ResFormer(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what :meth:`forward_intermediates` does not need for ``indices``."""
+        """Drop what ``forward_intermediates`` does not need for ``indices``."""
         taken = which(indices, len(self.blocks))
         self.blocks = self.blocks[: max(taken) + 1]
         if prune_norm:

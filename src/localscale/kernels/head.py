@@ -1,6 +1,6 @@
 """From the trunk's features to the next map, in one launch: pooling, heads, increments, guard, composition.
 
-Its twin is the rest of :class:`localscale.canonicalizer.network.MapNetwork` with the updates ``direct`` and ``compose``
+Its twin is the rest of ``localscale.canonicalizer.network.MapNetwork`` with the updates ``direct`` and ``compose``
 on grid maps. One program works on one image. Nothing here is differentiable.
 """
 

@@ -1,6 +1,6 @@
 """What a solver does between two evaluations, in one launch: residual, the best so far, and the next point.
 
-Its twin is :func:`localscale.equilibrium.solvers._iterate` with :class:`Anderson` or :class:`Plain`. One program works
+Its twin is ``localscale.equilibrium.solvers._iterate`` with ``Anderson`` or ``Plain``. One program works
 on one sample. Nothing here is differentiable.
 """
 
@@ -101,7 +101,7 @@ def _mix(
 
 @dataclass
 class Iteration:
-    """A solver's state ``(B, D)`` in float32, changed in place by :meth:`advance`, once per evaluation."""
+    """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation."""
 
     solver: Anderson | Plain
     point: Tensor

@@ -1,6 +1,6 @@
 """S⁻¹(x; l) in one pass: where each pixel looks is worked out where it is needed, and never stored.
 
-Its twin is :func:`localscale.sampling.sample_native` on :func:`localscale.conventions.pixel_positions`. The map comes
+Its twin is ``localscale.sampling.sample_native`` on ``localscale.conventions.pixel_positions``. The map comes
 as two *tables*, the displacements along x and along y on an even lattice each, linear in between: a grid map's own
 control points, a line and a column for a separable one, or every pixel's displacement for any other.
 

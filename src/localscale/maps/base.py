@@ -32,7 +32,7 @@ class Map(ABC):
     """A batch of bijections l of [0,1]² that keep each side of the square on itself.
 
     Convention: points are ``(B, P, 2)`` in (x, y) order with x to the right and y down; see
-    :mod:`localscale.conventions`.
+    ``localscale.conventions``.
     """
 
     @property
@@ -64,7 +64,7 @@ class Map(ABC):
 
     @abstractmethod
     def _invert(self, method: InverseMethod) -> Map:
-        """:meth:`inverse` with its argument checked."""
+        """``inverse`` with its argument checked."""
 
     def inverse(self, method: InverseMethod = "exact") -> Map:
         """l⁻¹. ``"exact"`` inverts l; ``"rowwise"`` is the paper's approximation (App. A2.2), kept for parity.
@@ -93,7 +93,7 @@ class Map(ABC):
     def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         """Displacements along x and y, ``(B, rows, columns)`` each, on even lattices that an H×W grid lies between.
 
-        Linear in between they are :meth:`flow`; a family may have them on fewer points than there are pixels.
+        Linear in between they are ``flow``; a family may have them on fewer points than there are pixels.
         """
         along_x, along_y = self.flow(height, width).unbind(-1)
         return along_x, along_y

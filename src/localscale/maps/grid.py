@@ -21,8 +21,8 @@ class GridMap(Map):
 
     The map is held as the ``offsets`` ``(B, 2, Ny, Nx)`` of its control points from the even lattice (channel 0 is x,
     channel 1 is y), so the identity is exactly zero. Compositions and inverses leave the family: ``@`` and
-    ``inverse()`` return exact maps of other types, and :meth:`resample` comes back, at a cost
-    :func:`localscale.maps.resampling_error` measures.
+    ``inverse()`` return exact maps of other types, and ``resample`` comes back, at a cost
+    ``localscale.maps.resampling_error`` measures.
 
     >>> l = GridMap.from_logits(torch.randn(4, 6, 7), torch.randn(4, 8, 5), guard=0.1)  # 8 knots along x, 6 along y
     >>> l.control_points.shape, bool((l.min_determinant() > 0.09).all())
@@ -162,7 +162,7 @@ class GridMap(Map):
 
     @classmethod
     def from_state(cls, state: Tensor, knots: tuple[int, int]) -> GridMap:
-        """The inverse of :meth:`state`."""
+        """The inverse of ``state``."""
         control = state.unflatten(1, (2, knots[1], knots[0]))
         even = lattice(knots[1], knots[0], dtype=state.dtype, device=state.device).permute(2, 0, 1)
         return cls(control - even)

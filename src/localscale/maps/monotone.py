@@ -25,7 +25,7 @@ def offsets_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def logits_from_offsets(offsets: Tensor) -> Tensor:
-    """Raw parameters ``(..., N)`` that :func:`offsets_from_logits` takes to ``offsets`` ``(..., N + 1)``.
+    """Raw parameters ``(..., N)`` that ``offsets_from_logits`` takes to ``offsets`` ``(..., N + 1)``.
 
     They are log(increment · N), so the identity gives exactly zero. An increment that is not positive, which only a
     point between two maps can have, counts as a tiny one.

@@ -104,7 +104,7 @@ class SeparableMap(Map):
 
     @classmethod
     def from_state(cls, state: Tensor, knots: tuple[int, int]) -> SeparableMap:
-        """The inverse of :meth:`state` for maps on even knots."""
+        """The inverse of ``state`` for maps on even knots."""
         parts = state.split(list(knots), dim=-1)
         even = [coordinates(n, dtype=state.dtype, device=state.device) for n in knots]
         return cls(*(MonotoneMap.from_offsets(part - base) for part, base in zip(parts, even, strict=True)))

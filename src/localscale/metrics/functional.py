@@ -42,7 +42,7 @@ def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, vari
         answer: class probabilities M(I), ``(B, K, H, W)``.
         answer_to_scaled: M(S(I; Φ)), the same shape.
         m: the maps Φ that scaled the images.
-        variant: as in :func:`invariance_error`.
+        variant: as in ``invariance_error``.
 
     >>> mask = torch.rand(2, 5, 16, 16).softmax(1)
     >>> equivariance_error(mask, mask, localscale.identity_map())
@@ -52,7 +52,7 @@ def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, vari
 
 
 def equivariance_errors(answer: Tensor, answer_to_scaled: Tensor, m: Map, variant: str) -> Tensor:
-    """The terms of :func:`equivariance_error`, ``(B, H, W)``."""
+    """The terms of ``equivariance_error``, ``(B, H, W)``."""
     if answer.dim() != 4 or answer.shape != answer_to_scaled.shape:
         raise ShapeError(
             f"masks have shapes {tuple(answer.shape)} and {tuple(answer_to_scaled.shape)}; "

@@ -62,7 +62,7 @@ def image_iou(
 def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "squared") -> Tensor:
     """What resampling alone costs a perfect segmenter: EquE of S(onehot(L); Φ) against onehot(S(L; Φ)).
 
-    The first is bilinear, as in :func:`equivariance_error`; the second nearest, as label maps are scaled. They differ
+    The first is bilinear, as in ``equivariance_error``; the second nearest, as label maps are scaled. They differ
     between pixels of different classes, and nowhere else. Takes memory like four masks ``(B, classes, H, W)``.
 
     Args:
@@ -70,7 +70,7 @@ def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "
             class wherever it is read: a vector of zeros. It counts as a pixel, and costs what any border costs.
         m: the maps Φ that scale the images.
         classes: how many there are.
-        variant: as in :func:`equivariance_error`.
+        variant: as in ``equivariance_error``.
 
     >>> labels = torch.tensor([[[0, 0, 1], [0, 2, 2]]])
     >>> equivariance_floor(labels, localscale.identity_map(), 3)
@@ -80,7 +80,7 @@ def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "
 
 
 def floor_errors(labels: Tensor, m: Map, classes: int, variant: str) -> Tensor:
-    """The terms of :func:`equivariance_floor`, ``(B, H, W)``."""
+    """The terms of ``equivariance_floor``, ``(B, H, W)``."""
     if labels.dim() != 3:
         raise ShapeError(f"labels have shape {tuple(labels.shape)}; expected (images, height, width)")
     _check_whole("labels", labels)

@@ -86,7 +86,7 @@ class _MeanOfErrors(Metric):
 
 
 class InvarianceError(_MeanOfErrors):
-    """InvE over a dataset (paper, Eq. inv_err); ``variant`` as in :func:`invariance_error`.
+    """InvE over a dataset (paper, Eq. inv_err); ``variant`` as in ``invariance_error``.
 
     >>> metric = InvarianceError()
     >>> metric.update(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
@@ -121,7 +121,7 @@ class EquivarianceError(_MeanOfErrors):
 
 
 class EquivarianceFloor(_MeanOfErrors):
-    """What resampling alone costs a perfect segmenter over a dataset: :func:`equivariance_floor`, batch by batch.
+    """What resampling alone costs a perfect segmenter over a dataset: ``equivariance_floor``, batch by batch.
 
     >>> metric = EquivarianceFloor(3)
     >>> metric.update(torch.tensor([[[0, 0, 1], [0, 2, 2]]]), localscale.identity_map())

@@ -26,7 +26,7 @@ def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimi
 
 
 def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load what :func:`write_checkpoint` wrote into model and optimizer; return its state."""
+    """Load what ``write_checkpoint`` wrote into model and optimizer; return its state."""
     tensors, state = _read(path)
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     _load(model, weights, path)
@@ -48,7 +48,7 @@ def write_weights(path: Path, model: nn.Module, state: dict[str, Any]) -> None:
 
 
 def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
-    """Load what :func:`write_weights` wrote; return its state."""
+    """Load what ``write_weights`` wrote; return its state."""
     tensors, state = _read(path)
     _load(model, tensors, path)
     return state

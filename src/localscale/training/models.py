@@ -14,7 +14,7 @@ __all__ = ["create_model", "make_task"]
 
 
 def create_model(recipe: Recipe, classes: int, *, pretrained: str, fresh_head: bool = False) -> nn.Module:
-    """The backbone with a head for ``classes``; ``pretrained`` and ``fresh_head`` as in :func:`create_backbone`."""
+    """The backbone with a head for ``classes``; ``pretrained`` and ``fresh_head`` as in ``create_backbone``."""
     dense, size = recipe.data.dense, recipe.data.image_size
     backbone = create_backbone(
         recipe.backbone,

@@ -126,5 +126,5 @@ class Schedule:
         return {"best": self.best, "waited": self.waited, "drops": self.drops}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state`."""
+        """The inverse of ``state``."""
         self.best, self.waited, self.drops = float(state["best"]), int(state["waited"]), int(state["drops"])

@@ -97,7 +97,7 @@ def to_dict(value: Any) -> Any:
 
 
 def from_dict(values: dict[str, Any]) -> Recipe:
-    """The inverse of :func:`to_dict`; anything unknown raises."""
+    """The inverse of ``to_dict``; anything unknown raises."""
     return _read(values, (Recipe,), "the recipe")
 
 

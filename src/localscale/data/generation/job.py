@@ -34,8 +34,8 @@ class Stage:
     """One step of making an item.
 
     ``build()`` loads what the step needs, once per process, and returns the step itself: a function of what the stage
-    before returned. The first stage takes the item's index; the last returns a list of :class:`Sample`. Any stage may
-    return a :class:`Skip`, which ends the item. ``build`` travels to other processes, so it is a module's function, a
+    before returned. The first stage takes the item's index; the last returns a list of ``Sample``. Any stage may
+    return a ``Skip``, which ends the item. ``build`` travels to other processes, so it is a module's function, a
     class, or a ``functools.partial`` of one. A stage with ``gpu=True`` holds a model worth an accelerator.
     """
 

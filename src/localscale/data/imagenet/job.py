@@ -225,7 +225,7 @@ def _resize(image: Image.Image, size: int | None) -> Image.Image:
 
 
 def _is_plain_jpeg(data: bytes) -> bool:
-    """Whether any reader sees in these bytes what :func:`read_image` saw: an upright 8-bit RGB JPEG."""
+    """Whether any reader sees in these bytes what ``read_image`` saw: an upright 8-bit RGB JPEG."""
     with Image.open(io.BytesIO(data)) as image:
         try:
             turned = image.getexif().get(0x0112, 1) != 1

@@ -1,6 +1,6 @@
 """The three stages with a choice, their interfaces, and who can take them.
 
-A new detector, segmenter or inpainter is a class that is built from :class:`ImageNetOptions`, and one line here.
+A new detector, segmenter or inpainter is a class that is built from ``ImageNetOptions``, and one line here.
 """
 
 from __future__ import annotations

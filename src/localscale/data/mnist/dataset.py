@@ -29,9 +29,9 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
     Images are 8-bit grey PIL images, 224×224, unless ``transform`` makes something else of them. ``factors`` is the
     range a digit's size is drawn from, per digit; (0.4, 2.0) is the paper's, and up to (2, 3) nothing is cropped.
     Image ``index`` is a function of ``seed`` and ``index`` alone, in any worker, process and order. Each image has as
-    many ``variants`` as are asked for by :meth:`variant`: the same digits in the same places at other sizes.
+    many ``variants`` as are asked for by ``variant``: the same digits in the same places at other sizes.
 
-    ``root`` and ``download`` choose the digits (see :func:`load_digits`); ``digits.source`` says which they are.
+    ``root`` and ``download`` choose the digits (see ``load_digits``); ``digits.source`` says which they are.
 
     >>> dataset = ls.data.LocallyScaledMNIST(train=False, count=100, digits=ls.data.embedded_digits(train=False))
     >>> image, label = dataset[7]
@@ -127,7 +127,7 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
 
 
 class BatchRenderer:
-    """Draws any batch of a :class:`LocallyScaledMNIST` on its device, fast enough never to be waited for.
+    """Draws any batch of a ``LocallyScaledMNIST`` on its device, fast enough never to be waited for.
 
     Images are ``(B, 1, H, W)`` in [0,1], not rounded to 8 bits; otherwise those of the dataset. Nothing is transformed.
 

@@ -113,7 +113,7 @@ def class_name(path: Path) -> str:
 
 
 def load_mesh(path: Path, *, up: UpAxis = "z") -> Mesh:
-    """Read a GLB or OBJ file; raise :class:`DataError` with the class's name and the cause if it cannot be rendered."""
+    """Read a GLB or OBJ file; raise ``DataError`` with the class's name and the cause if it cannot be rendered."""
     return read_mesh(path, up=up)[0]
 
 

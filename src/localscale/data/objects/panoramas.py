@@ -34,7 +34,7 @@ class Panorama:
 
 
 def load_panorama(path: Path) -> Panorama:
-    """Read a panorama; raise :class:`DataError` with its name and the cause if it cannot light a scene."""
+    """Read a panorama; raise ``DataError`` with its name and the cause if it cannot light a scene."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"panorama {path.name} is no {' or '.join(SUFFIXES)} file")
     data = read_whole(path, f"panorama {path.name}")

@@ -66,7 +66,7 @@ class View:
 
 
 class EmbreeRenderer:
-    """Ray casting on the processor, lit by the panorama, anti-aliased; see :func:`reflect` for the shading."""
+    """Ray casting on the processor, lit by the panorama, anti-aliased; see ``reflect`` for the shading."""
 
     def __init__(self, assets: Assets, *, size: int = 256, samples: int = 4) -> None:
         self.assets = assets

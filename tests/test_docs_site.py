@@ -1,0 +1,166 @@
+"""The documentation builds with every link whole, names everything public, and its Python runs."""
+
+import importlib
+import logging
+import re
+import warnings
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+
+import localscale as ls
+from localscale.training import RECIPES, Recipe
+
+mkdocs_config = pytest.importorskip("mkdocs.config", reason="needs the extra docs")
+pytest.importorskip("material", reason="needs the extra docs")
+pytest.importorskip("mkdocstrings", reason="needs the extra docs")
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = (
+    *("maps", "warp", "equilibrium", "canonicalizer", "adapt", "baselines", "heads", "metrics", "data", "training"),
+    *("figures", "testing", "errors"),
+)
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """Number of the line above, and code, of each Python block of a page."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, found.start(1)), found[1]) for found in BLOCK.finditer(text)]
+
+
+class Links(HTMLParser):
+    """What a page refers to, and the anchors it has."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.targets: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        values = {name: value or "" for name, value in attrs}
+        self.anchors.add(values.get("id", ""))
+        if tag == "a" and "href" in values:
+            self.targets.append(values["href"])
+        elif tag in ("img", "script") and "src" in values:
+            self.loaded.append(values["src"])
+        elif tag == "link" and values.get("rel") == "stylesheet":
+            self.loaded.append(values["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built documentation; a warning of MkDocs fails, as with ``mkdocs build --strict``."""
+    from mkdocs.commands.build import build
+
+    folder = tmp_path_factory.mktemp("site")
+    said: list[str] = []
+    listener = logging.Handler(logging.WARNING)
+    listener.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("mkdocs")
+    logger.addHandler(listener)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the tools, about themselves
+            build(mkdocs_config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=False))
+    finally:
+        logger.removeHandler(listener)
+    assert not said, "\n".join(said)
+    return folder
+
+
+def test_links_and_pictures_are_there(site: Path):
+    pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
+    broken = []
+    for page, links in pages.items():
+        for target in (*links.targets, *links.loaded):
+            path, _, anchor = target.partition("#")
+            if ":" in path:
+                continue
+            place = (page.parent / path).resolve() if path else page
+            if place.is_dir():
+                place /= "index.html"
+            if not place.is_file() or (anchor and place in pages and anchor not in pages[place].anchors):
+                broken.append(f"{page.relative_to(site)}: {target}")
+    assert not broken, "\n".join(broken)
+
+
+def test_pages_need_no_network(site: Path):
+    for page in site.rglob("*.html"):
+        assert not [source for source in Links(page).loaded if ":" in source or source.startswith("//")], page
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_everything_public_is_in_the_reference(site: Path, module: str):
+    page = site / "reference" / ("index.html" if module == "errors" else f"{module}.html")
+    anchors = Links(page).anchors
+    documented = {anchor.rpartition(".")[2] for anchor in anchors if anchor.startswith(f"localscale.{module}.")}
+    public = importlib.import_module(f"localscale.{module}")
+    constants = {name for name in public.__all__ if name.isupper() and not callable(getattr(public, name))}
+    assert set(public.__all__) - constants <= documented
+
+
+def test_examples_in_docstrings_are_code(site: Path):
+    text = (site / "reference" / "warp.html").read_text(encoding="utf-8")
+    assert "<blockquote>" not in text, ">>> was read as a quotation"
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in text
+
+
+def make_datasets(folder: Path):
+    """Small ones where docs/data.md reads: two photographs with given masks, one scene of rendered boxes."""
+    import trimesh
+    from imagenet_scenes import write_folder
+    from object_inputs import noisy_radiance, textured_box, write_glb, write_hdr
+
+    from localscale.data.imagenet import imagenet_job
+    from localscale.data.objects import ObjectsOptions, objects_job
+
+    ls.data.generate(imagenet_job(write_folder(folder / "photographs", images=1)), folder / "out" / "imagenet")
+    write_glb(folder / "meshes" / "box.glb", textured_box((0.25, 0.2, 0.15)))
+    write_glb(folder / "meshes" / "ball.glb", trimesh.creation.icosphere(radius=0.1))
+    for seed, name in enumerate(("alley", "beach", "cave", "dam", "exhibition")):
+        write_hdr(folder / "panoramas" / f"{name}.hdr", noisy_radiance(16, seed))
+    options = ObjectsOptions(
+        meshes=folder / "meshes", panoramas=folder / "panoramas", count=2, group_size=2, image_size=64, samples=2
+    )
+    ls.data.generate(objects_job(options), folder / "out" / "objects")
+
+
+def find_small_recipe(name: str) -> Recipe:
+    """A recipe with random weights, few small images and one epoch."""
+    recipe = RECIPES[name]
+    data = {"train_count": 8, "test_count": 2, "variants": 1, "bracket_count": 0, "image_size": 32}
+    return replace(
+        recipe,
+        pretrained="none",
+        precision="no",
+        data=replace(recipe.data, root="embedded", **data),
+        optimization=replace(recipe.optimization, epochs=1, batch_size=4),
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no digits from an earlier download
+    monkeypatch.setattr("localscale.training.find_recipe", find_small_recipe)
+    if page.name == "data.md":
+        for kind in ("imagenet", "objects"):
+            monkeypatch.syspath_prepend(ROOT / "tests" / "data" / kind)
+        make_datasets(tmp_path)
+    names = {"__name__": "page"}
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        for line, code in blocks(page):
+            exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+def test_every_python_block_is_seen():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert len(blocks(page)) == len(re.findall(r"^\s*(?:```|~~~)\s*(?:python|py)\b", text, re.MULTILINE)), page
