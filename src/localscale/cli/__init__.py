@@ -1,4 +1,4 @@
-"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|figure|version``."""
+"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|figure|report|version``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
 from localscale.cli.data import Data
 from localscale.cli.figures import Figure
+from localscale.cli.report import Report
 from localscale.cli.training import Evaluate, Recipes, Reproduce, Tables, Train, parse_evaluate, parse_train
 from localscale.errors import LocalScaleError
 
@@ -40,6 +41,7 @@ Command = (
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Tables, subcommand("tables")]
     | Annotated[Figure, subcommand("figure")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Version, subcommand("version")]
 )
 

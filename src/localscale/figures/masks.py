@@ -46,7 +46,7 @@ def draw_masks(
     for line, (name, mask) in zip(axes, rows.items(), strict=True):
         line[0].set_ylabel(name, fontsize=7)
         for column, axis in enumerate(line):
-            picture = images[column] if mask is None else _coloured(images[column], mask[column], shown)
+            picture = images[column] if mask is None else coloured(images[column], mask[column], shown)
             axis.imshow(np.clip(picture.movedim(0, -1).cpu().numpy(), 0, 1))
             axis.set_xticks([])
             axis.set_yticks([])
@@ -57,7 +57,7 @@ def draw_masks(
     return figure
 
 
-def _coloured(image: Tensor, labels: Tensor, shown: list[int]) -> Tensor:
+def coloured(image: Tensor, labels: Tensor, shown: list[int]) -> Tensor:
     """The image in faint grey, every pixel that is no background in its class's colour."""
     grey = image.mean(dim=0, keepdim=True).expand(3, -1, -1)
     picture = 0.75 + 0.25 * grey

@@ -71,7 +71,7 @@ class ImageNetTask(Task):
         if data.train_root is None or data.test_root is None:
             missing = "train-root" if data.train_root is None else "test-root"
             raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
-        self.test = LocallyScaledImageNet(data.test_root, transform=_central(data))
+        self.test = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
         if 1.0 not in self.test.scales:
             raise DataError(f"{data.test_root} has no images at scale 1.0, which InvE is measured against")
         self.classes = len(self.test.classes)
@@ -194,7 +194,7 @@ class _Groups(Dataset[tuple[Tensor, int]]):
         return group.images, int(group.label)
 
 
-def _central(data: ImageNetData) -> Any:
+def central_crop(data: ImageNetData) -> Any:
     """Resize and crop as timm does for evaluation."""
     shorter = int(data.image_size / data.crop)
     return v2.Compose(

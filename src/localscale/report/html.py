@@ -1,0 +1,55 @@
+"""HTML from values: whatever is not HTML already is escaped."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Html", "element", "join", "section", "table"]
+
+VOID = ("img", "meta", "br")
+
+
+class Html(str):
+    """Text that is HTML already, and is put into other HTML as it is."""
+
+    __slots__ = ()
+
+
+def join(parts: Iterable[object]) -> Html:
+    """The parts one after another, those that are no ``Html`` escaped.
+
+    >>> join([Html("<b>1</b>"), " < ", 2])
+    '<b>1</b> &lt; 2'
+    """
+    return Html("".join(part if isinstance(part, Html) else html.escape(str(part)) for part in parts))
+
+
+def element(name: str, /, *content: object, **attributes: str) -> Html:
+    """One element; in an attribute's name a trailing underscore is dropped and others are hyphens: ``class_``.
+
+    >>> element("p", "1 < 2", class_="note")
+    '<p class="note">1 &lt; 2</p>'
+    """
+    given = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for key, value in attributes.items())
+    return Html(f"<{name}{given}>" if name in VOID else f"<{name}{given}>{join(content)}</{name}>")
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
+    """A table whose first column names its rows; it scrolls by itself where a screen is narrow.
+
+    >>> '<th scope="row">this run</th><td>91.2</td>' in table(["", "accuracy"], [["this run", 91.2]])
+    True
+    """
+    top = element("tr", *(element("th", cell, scope="col") for cell in head))
+    lines = [
+        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in rest))
+        for first, *rest in rows
+    ]
+    whole = element("table", element("thead", top), element("tbody", *lines))
+    return element("div", whole, class_="wide", tabindex="0")
+
+
+def section(anchor: str, title: str, *content: object) -> Html:
+    """A part of the page that can be linked to."""
+    return element("section", element("h2", title), *content, id=anchor)
