@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import tyro
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
 from localscale.errors import ConfigError
@@ -108,6 +109,32 @@ class PerScale:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """Test numbers of a run on MNIST, each at several draws of its digits' sizes: learned maps and canonical forms."""
+
+    run_folder: Annotated[Path, tyro.conf.arg(name="run")]
+    """A finished run of a dec row, such as runs/mnist-deit_tiny-dec_compose_joint/seed0."""
+    numbers: int = 2
+    """Different numbers."""
+    sizes: int = 4
+    """Draws of the digits' sizes of each."""
+    data: Path | None = None
+    """Folder with MNIST, if it is no longer where the run had it."""
+    out: Path = Path("learned.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import save_figure
+        from localscale.figures.learned import draw_learned, learned_maps
+
+        if min(self.numbers, self.sizes) < 1:
+            raise ConfigError(f"--numbers {self.numbers} and --sizes {self.sizes}; expected at least 1 each")
+        found = learned_maps(self.run_folder, numbers=self.numbers, sizes=self.sizes, data=self.data)
+        save_figure(draw_learned(*found), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
 class Figure:
     """Draw a figure from data, finished runs or results."""
 
@@ -115,6 +142,7 @@ class Figure:
         Annotated[Functions, subcommand("functions")]
         | Annotated[Warp, subcommand("warp")]
         | Annotated[PerScale, subcommand("per-scale")]
+        | Annotated[Learned, subcommand("learned")]
         | Annotated[Masks, subcommand("masks")]
     ]
 
