@@ -155,7 +155,7 @@ def overhead(device: str, quick: bool) -> Table:
         site = "blocks.0" if "deit" in name else "layer1"
         model = ls.adapt(timm.create_model(name), ls.DECConfig(sites=("input", site), knots=(6, 4))).to(device).eval()
         for canonicalizer in model.canonicalizers.values():
-            _spread_heads(canonicalizer, 0.5)
+            spread_heads(canonicalizer, 0.5)
         images = torch.rand(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(device)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -178,12 +178,12 @@ def _far_from_identity(
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     canonicalizer = ls.Canonicalizer(192, (6, 6), ls.DECConfig())
-    _spread_heads(canonicalizer, 0.5)
+    spread_heads(canonicalizer, 0.5)
     features = torch.randn(batch, 192, 14, 14, generator=generator, dtype=dtype)
     return canonicalizer.to(device, dtype), features.to(device)
 
 
-def _spread_heads(canonicalizer: ls.Canonicalizer, spread: float) -> None:
+def spread_heads(canonicalizer: ls.Canonicalizer, spread: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for name, parameter in canonicalizer.named_parameters():
         if "to_" in name:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import localscale as ls
-from benchmarks.core import _spread_heads
+from benchmarks.core import spread_heads
 from benchmarks.measurement import attempt, copy_bandwidth, peak_bytes
 
 STEPS = 6  # evaluations a solve, always all of them: nothing waits for the device
@@ -29,7 +29,7 @@ def config(**changes: Any) -> ls.DECConfig:
 def spread(canonicalizers: Iterable[ls.Canonicalizer]) -> None:
     """Give the canonicalizers random last layers, as if they had learned something."""
     for canonicalizer in canonicalizers:
-        _spread_heads(canonicalizer, SPREAD)
+        spread_heads(canonicalizer, SPREAD)
 
 
 def compiled(f: Callable[..., Any], device: str) -> Callable[..., Any]:

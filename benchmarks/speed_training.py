@@ -26,7 +26,7 @@ from benchmarks.speed_settings import (
     spread,
     verdict,
 )
-from benchmarks.training import _Noise
+from benchmarks.training import Noise
 from localscale.adapt import AdaptedModel
 from localscale.baselines import DEC, Method, Plain
 from localscale.training.backbones import create_backbone, normalisation
@@ -137,7 +137,7 @@ def _step(
     recipe = dataclasses.replace(recipe, backbone=_name(quick), method=method, optimization=optimization)
     torch.manual_seed(0)
     backbone = create_backbone(_name(quick), classes=1000, pretrained="none", image_size=side)
-    task = _Noise(MNISTData(), normalisation(backbone), batch)
+    task = Noise(MNISTData(), normalisation(backbone), batch)
     accelerator = Accelerator(mixed_precision="bf16", cpu=device == "cpu")
     loop = Loop(recipe, backbone, task, accelerator, cuda_graph=replayed)
     samples = torch.arange(batch)

@@ -69,7 +69,7 @@ def _step(name: str, method: Method, batch: int, device: str, *, cuda_graph: boo
     )
     torch.manual_seed(0)
     backbone = create_backbone(name, classes=1000, pretrained="none")
-    task = _Noise(MNISTData(), normalisation(backbone), batch)
+    task = Noise(MNISTData(), normalisation(backbone), batch)
     accelerator = Accelerator(mixed_precision="bf16", cpu=device == "cpu")
     loop = Loop(recipe, backbone, task, accelerator, cuda_graph=cuda_graph)
     where = accelerator.device
@@ -78,7 +78,7 @@ def _step(name: str, method: Method, batch: int, device: str, *, cuda_graph: boo
     return lambda: loop.one_step(0, samples, (images, labels))
 
 
-class _Noise(MNISTTask):
+class Noise(MNISTTask):
     """Random images in place of digits: a step takes as long, and nothing need be downloaded."""
 
     def __init__(self, data: MNISTData, normalise: object, batch_size: int) -> None:

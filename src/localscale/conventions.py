@@ -6,6 +6,7 @@ are (x, y) pairs in the last dimension. This holds for images, features, tokens 
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "lattice",
     "pixel_positions",
     "resize",
+    "stretch",
     "to_grid_sample",
     "xy_pair",
 ]
@@ -64,6 +66,16 @@ def to_grid_sample(pixels: Tensor) -> Tensor:
     """Pixel positions ``(B, H, W, 2)`` in the [−1,1] units of ``torch.nn.functional.grid_sample``."""
     _, height, width, _ = pixels.shape
     return 2 * pixels / xy_pair(max(width - 1, 1), max(height - 1, 1), pixels) - 1
+
+
+def stretch(x: Tensor, height: int, width: int) -> Tensor:
+    """NCHW features read linearly at the places of another grid, corners on corners; for growing, not for shrinking.
+
+    An unchanged size returns ``x`` itself.
+    """
+    if x.shape[-2:] == (height, width):
+        return x
+    return F.interpolate(x, size=(height, width), mode="bilinear", align_corners=True)
 
 
 def resize(x: Tensor, height: int, width: int) -> Tensor:

@@ -7,10 +7,9 @@ import torch
 from tiny_segmenters import randomise_statistics, without_gradient
 from torch import Tensor, nn
 
-from localscale.conventions import coordinates
+from localscale.conventions import coordinates, stretch
 from localscale.errors import ConfigError, ShapeError
 from localscale.heads import DPTHead
-from localscale.heads.dpt import resize_to
 
 PLAIN, PYRAMID = ((12,) * 4, (16,) * 4), ((4, 6, 8, 10), (4, 8, 16, 32))
 
@@ -109,8 +108,8 @@ def test_every_level_counts():
 def test_upsampling_keeps_corners_on_corners():
     ramp = coordinates(5, dtype=torch.float64).expand(1, 1, 3, 5)
     expected = coordinates(12, dtype=torch.float64).expand(1, 1, 7, 12)
-    torch.testing.assert_close(resize_to(ramp, (7, 12)), expected)
-    assert resize_to(ramp, (3, 5)) is ramp
+    torch.testing.assert_close(stretch(ramp, 7, 12), expected)
+    assert stretch(ramp, 3, 5) is ramp
 
 
 def test_a_score_linear_at_every_level_is_linear_over_the_image():

@@ -109,6 +109,14 @@ def test_half_precision_is_kept_and_coordinates_are_not(dtype: torch.dtype):
     assert given.grad.dtype == dtype
 
 
+def test_double_features_keep_their_precision_under_single_maps():
+    x, m = features("images", torch.float64), some_map("grid")
+    y, twin = fused(x, m, "NCHW"), ls.unscale(x, m, sampler="gather")
+    assert y.dtype == torch.float64
+    assert torch.equal(fused(x, ls.identity_map(1, 6, device=DEVICE), "NCHW"), x)
+    assert (y - twin).abs().max() < 1e-5
+
+
 def test_strided_features_are_read_where_they_lie():
     x, m = features("images"), some_map("grid")
     for view in (x.to(memory_format=torch.channels_last), x.transpose(2, 3).contiguous().transpose(2, 3)):

@@ -15,7 +15,7 @@ from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.network import MapNetwork, convolutions
 from localscale.conventions import lattice
-from localscale.equilibrium.solvers import Anderson, Estimate, Plain, stops_early
+from localscale.equilibrium.solvers import Anderson, Estimate, stops_early
 
 __all__ = ["can_solve_fast", "solve_fast"]
 
@@ -41,6 +41,7 @@ def solve_fast(network: MapNetwork, copy: Tensor, knots: tuple[int, int], config
         solver.max_steps,
         solver.tolerance,
         solver.damping,
+        solver.ridge if isinstance(solver, Anderson) else 0.0,
         not stops_early(solver.fixed),
     )
     return Estimate(image, image, residual, steps, residual <= solver.tolerance)
@@ -49,17 +50,17 @@ def solve_fast(network: MapNetwork, copy: Tensor, knots: tuple[int, int], config
 @torch.library.custom_op("localscale::solve", mutates_args=())
 def _solve(
     copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], temperature: float,
-    guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, fixed: bool,
+    guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, ridge: float,
+    fixed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from localscale.kernels.head import next_state
     from localscale.kernels.mixing import Iteration
     from localscale.kernels.warp import fused_unscale
 
-    settings = {"max_steps": max_steps, "tolerance": tolerance, "damping": damping, "fixed": fixed}
-    solver = Anderson(history=history, **settings) if history else Plain(**settings)  # type: ignore[arg-type]
     columns, rows = knots
     even = lattice(rows, columns, dtype=copy.dtype, device=copy.device).permute(2, 0, 1).reshape(1, -1)
-    iteration = Iteration.begin(solver, even.expand(len(copy), -1))
+    start = even.expand(len(copy), -1)
+    iteration = Iteration.begin(start, history=history, tolerance=tolerance, damping=damping, ridge=ridge)
     for number in range(max_steps):
         along_x, along_y = (iteration.point - even).unflatten(1, (2, rows, columns)).unbind(1)
         features = convolutions(fused_unscale(copy, along_x, along_y, "NCHW"), trunk)
@@ -74,14 +75,14 @@ def _solve(
         iteration.advance(image, number)
         if not fixed and not bool(iteration.active.any()):
             break
-    found = iteration.estimate()
-    return found.image, found.residual, found.steps
+    return iteration.best_image, iteration.best, iteration.steps
 
 
 @_solve.register_fake
 def _(
     copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], temperature: float,
-    guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, fixed: bool,
+    guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, ridge: float,
+    fixed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     batch = copy.shape[0]
     state = copy.new_empty(batch, 2 * knots[0] * knots[1])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from localscale.conventions import stretch
 from localscale.errors import ConfigError, ShapeError
 
-__all__ = ["DPTHead", "resize_to"]
+__all__ = ["DPTHead"]
 
 FINEST_STRIDE = 4
 
@@ -73,7 +73,7 @@ class DPTHead(nn.Module):
         path: Tensor | None = None
         for index in reversed(range(len(levels))):
             path = self.fuse[index](levels[index], path, sizes[index])
-        return resize_to(self.classifier(self.refine(path)), size)
+        return stretch(self.classifier(self.refine(path)), *size)
 
     def _check_batch(self, deepest: Tensor) -> None:
         batch, _, height, width = deepest.shape
@@ -110,7 +110,7 @@ class Fusion(nn.Module):
     def forward(self, level: Tensor, path: Tensor | None, size: tuple[int, int]) -> Tensor:
         merged = level if self.enter is None or path is None else path + self.enter(level)
         # A 1 × 1 convolution and an interpolation commute; on the smaller side it costs a quarter.
-        return resize_to(self.project(self.refine(merged)), size)
+        return stretch(self.project(self.refine(merged)), *size)
 
 
 class ResidualUnit(nn.Module):
@@ -129,13 +129,6 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.convolutions(x)
-
-
-def resize_to(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """Interpolate ``(B, C, h, w)`` linearly to ``size``, corners on corners; an unchanged size returns ``x`` itself."""
-    if tuple(x.shape[2:]) == tuple(size):
-        return x
-    return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=True)
 
 
 def _doublings(stride: int, wanted: int) -> int:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from localscale.adapt.discover import usual_input_size
+from localscale.conventions import stretch
 from localscale.errors import ConfigError, LocalScaleError, ShapeError
-from localscale.heads.dpt import DPTHead, resize_to
+from localscale.heads.dpt import DPTHead
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Segmenter(nn.Module):
             raise ShapeError(
                 f"images are {_by(size)}; expected at least {_by(self.patch)}, one patch of {self._backbone_name}"
             )
-        return self.head(self._features(resize_to(images, self._whole_patches(size))), size)
+        return self.head(self._features(stretch(images, *self._whole_patches(size))), size)
 
     def no_weight_decay(self) -> set[str]:
         """The parameters that timm does not decay, such as position embeddings."""

@@ -1,7 +1,7 @@
 """What a solver does between two evaluations, in one launch: residual, the best so far, and the next point.
 
-Its twin is ``localscale.equilibrium.solvers._iterate`` with ``Anderson`` or ``Plain``. One program works
-on one sample. Nothing here is differentiable.
+Its twin is ``localscale.equilibrium.solvers._iterate`` with ``Anderson`` or, without history, ``Plain``. One program
+works on one sample. Nothing here is differentiable.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from localscale.equilibrium.solvers import Anderson, Estimate, Plain
 
 __all__ = ["Iteration"]
 
@@ -103,7 +101,9 @@ def _mix(
 class Iteration:
     """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation."""
 
-    solver: Anderson | Plain
+    tolerance: float
+    damping: float
+    ridge: float
     point: Tensor
     best_point: Tensor
     best_image: Tensor
@@ -114,12 +114,15 @@ class Iteration:
     errors: Tensor
 
     @classmethod
-    def begin(cls, solver: Anderson | Plain, start: Tensor) -> Iteration:
-        """At ``start``."""
+    def begin(
+        cls, start: Tensor, *, history: int, tolerance: float, damping: float = 1.0, ridge: float = 1e-6
+    ) -> Iteration:
+        """At ``start``; a history of 0 mixes nothing."""
         batch, size = start.shape
-        history = solver.history if isinstance(solver, Anderson) else 0
         return cls(
-            solver,
+            tolerance,
+            damping,
+            ridge,
             start.clone(),
             start.clone(),
             start.clone(),
@@ -134,14 +137,9 @@ class Iteration:
         """Take in f(point), the evaluation ``number``, and move on."""
         batch, size = image.shape
         history = self.points.shape[1]
-        ridge = self.solver.ridge if isinstance(self.solver, Anderson) else 0.0
         _mix[(batch,)](
             self.point, image, self.best_point, self.best_image, self.best, self.active, self.steps,
-            self.points, self.errors, number % max(history, 1), size, self.solver.tolerance, self.solver.damping, ridge,
+            self.points, self.errors, number % max(history, 1), size, self.tolerance, self.damping, self.ridge,
             WIDTH=triton.next_power_of_2(size), HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
             num_warps=4,
         )  # fmt: skip
-
-    def estimate(self) -> Estimate:
-        """The best so far."""
-        return Estimate(self.best_point, self.best_image, self.best, self.steps, self.best <= self.solver.tolerance)

@@ -27,6 +27,8 @@ def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -
 
     Differentiable once, to ``x`` and to both tables.
     """
+    if x.dtype == torch.float64:  # values are weighed in the tables' precision
+        along_x, along_y = along_x.double(), along_y.double()
     if isinstance(layout, Tokens):
         return torch.ops.localscale.unscale(x, along_x, along_y, layout.height, layout.width, layout.prefix, True)
     height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from localscale.conventions import coordinates, xy_pair
+from localscale.conventions import coordinates, stretch, xy_pair
 from localscale.maps.base import InverseMethod, Map
 from localscale.maps.monotone import interpolate
 
@@ -97,7 +96,7 @@ class RowwiseInverse(_GridInverse):
         return torch.cat((inverse_x, inverse_y), dim=-1) - points
 
     def flow(self, height: int, width: int) -> Tensor:
-        sampled = F.interpolate(self.forward.control_points, size=(height, width), mode="bilinear", align_corners=True)
+        sampled = stretch(self.forward.control_points, height, width)
         columns = coordinates(width, dtype=self.dtype, device=self.device).expand(self.batch, height, -1)
         rows = coordinates(height, dtype=self.dtype, device=self.device).expand(self.batch, width, -1)
         inverse_x = interpolate(columns, sampled[:, 0], columns) - columns

@@ -25,21 +25,10 @@ __all__ = [
     "top1",
 ]
 
-_STREAMING = (
-    "EquivarianceError",
-    "EquivarianceFloor",
-    "GroupConsistency",
-    "InvarianceError",
-    "PerScale",
-    "PerScaleAccuracy",
-    "mean_iou",
-    "top1",
-)
-
 
 def __getattr__(name: str) -> Any:
     """Import torchmetrics, which takes a second or two, when one of its metrics is first used."""
-    if name in _STREAMING:
+    if name in __all__:  # the functions above are found before this is asked
         from localscale.metrics import streaming
 
         return getattr(streaming, name)
