@@ -14,19 +14,20 @@ from localscale.data.images import read_image
 from localscale.data.stored import Stored
 from localscale.errors import ConfigError, DataError
 
-__all__ = ["contact_sheet"]
+__all__ = ["Cell", "contact_sheet", "read_rows"]
 
 CELL, GAP, LINE = 160, 6, 14
 MASKS = ("class.png", "mask.png")
+LANCZOS, NEAREST = Image.Resampling.LANCZOS, Image.Resampling.NEAREST
 BACKGROUND, INK, FAINT = (255, 255, 255), (20, 20, 20), (110, 110, 110)
 
 
 @dataclass(frozen=True)
-class _Cell:
-    """One image as it is shown."""
+class Cell:
+    """One image as it is shown, its masks in colours after it; in each line of the caption a name and factors."""
 
     pictures: list[Image.Image]
-    captions: list[tuple[str, str]]  # a name and a factor in each line
+    captions: list[tuple[str, str]]
 
 
 def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Image.Image:
@@ -34,9 +35,21 @@ def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Ima
 
     Scenes of a single image are shown side by side. Masks are drawn in one colour per class, the background white.
     """
-    if scenes < 1 or columns < 1:
-        raise ConfigError(f"scenes and columns are {scenes} and {columns}; expected at least 1 each")
+    _check(scenes, columns)
     dataset = Stored(root)
+    rows = read_rows(dataset, scenes=scenes, columns=columns)
+    for cell in (cell for row in rows for cell in row):
+        for picture, how in zip(cell.pictures, (LANCZOS, *(NEAREST for _ in MASKS)), strict=False):
+            picture.thumbnail((CELL, CELL), how)
+    return _draw(rows, _title(dataset, len(dataset.groups())))
+
+
+def read_rows(dataset: Stored, *, scenes: int, columns: int) -> list[list[Cell]]:
+    """The first ``scenes`` scenes, a row each; scenes of a single image share rows.
+
+    Of a scene with more than ``columns`` images the ends are shown, and what lies evenly between.
+    """
+    _check(scenes, columns)
     groups = list(dataset.groups().values())
     if not groups:
         raise DataError(f"{dataset.root} holds no image: all {len(dataset.skipped)} items were skipped")
@@ -44,9 +57,19 @@ def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Ima
         flat = [group[0] for group in groups[: scenes * columns]]
         rows = [flat[start : start + columns] for start in range(0, len(flat), columns)]
     else:
-        rows = [group[:columns] for group in groups[:scenes]]
-    cells = [[_read_cell(dataset, position) for position in row] for row in rows]
-    return _draw(cells, _title(dataset, len(groups)))
+        rows = [_spread(group, columns) for group in groups[:scenes]]
+    return [[_read_cell(dataset, position) for position in row] for row in rows]
+
+
+def _check(scenes: int, columns: int) -> None:
+    if scenes < 1 or columns < 1:
+        raise ConfigError(f"scenes and columns are {scenes} and {columns}; expected at least 1 each")
+
+
+def _spread(group: list[int], columns: int) -> list[int]:
+    if len(group) <= columns or columns == 1:
+        return group[:columns]
+    return [group[round(k * (len(group) - 1) / (columns - 1))] for k in range(columns)]
 
 
 def _title(dataset: Stored, groups: int) -> str:
@@ -54,18 +77,16 @@ def _title(dataset: Stored, groups: int) -> str:
     return f"{dataset.root.name}: {dataset.kind}, {len(dataset):,} images of {groups:,} scenes{skipped}"
 
 
-def _read_cell(dataset: Stored, position: int) -> _Cell:
+def _read_cell(dataset: Stored, position: int) -> Cell:
     record = dataset.records[position]
     forms = [suffix for suffix in record["suffixes"] if suffix in ("png", "jpg")]
     if not forms:
         raise DataError(f"sample {record['key']} has no image; it has {', '.join(record['suffixes'])}")
-    image = read_image(dataset.read(position, forms[0]))
-    image.thumbnail((CELL, CELL), Image.Resampling.LANCZOS)
-    pictures = [image]
+    pictures = [read_image(dataset.read(position, forms[0]))]
     for suffix in MASKS:
         if suffix in record["suffixes"]:
             pictures.append(_colour(dataset.read(position, suffix)))
-    return _Cell(pictures, _captions(record))
+    return Cell(pictures, _captions(record))
 
 
 def _captions(record: dict[str, Any]) -> list[tuple[str, str]]:
@@ -90,12 +111,10 @@ def _colour(data: bytes) -> Image.Image:
         labels = labels // 255
     hue = np.stack([labels * 0.618034 % 1 * 255, np.full(labels.shape, 170), 110 + 30 * (labels % 5)], -1)
     colours = np.asarray(Image.frombytes("HSV", labels.shape[::-1], hue.astype(np.uint8).tobytes()).convert("RGB"))
-    picture = Image.fromarray(np.where(labels[..., None] == 0, np.uint8(244), colours))
-    picture.thumbnail((CELL, CELL), Image.Resampling.NEAREST)
-    return picture
+    return Image.fromarray(np.where(labels[..., None] == 0, np.uint8(244), colours))
 
 
-def _draw(rows: list[list[_Cell]], title: str) -> Image.Image:
+def _draw(rows: list[list[Cell]], title: str) -> Image.Image:
     font, heading = ImageFont.load_default(11), ImageFont.load_default(15)
     # A picture's height differs between scenes, so each row is as high as it needs to be.
     tall = [max(picture.height for cell in row for picture in cell.pictures) for row in rows]
