@@ -4,7 +4,7 @@
 >>> model = ls.adapt(timm.create_model("vit_tiny_patch16_224"), ls.DECConfig(sites=("input", "blocks.0"), knots=(6, 4)))
 """
 
-from localscale import baselines, data, errors, heads, maps, metrics, testing
+from localscale import baselines, data, errors, figures, heads, maps, metrics, testing
 from localscale.adapt import AdaptedModel, adapt, sites
 from localscale.canonicalizer import Canonicalizer, DECConfig, Site, SiteReport
 from localscale.equilibrium import Anderson, Implicit, Phantom, Plain, Solution, Unrolled, fixed_point
@@ -31,6 +31,7 @@ __all__ = [
     "baselines",
     "data",
     "errors",
+    "figures",
     "fixed_point",
     "heads",
     "identity_map",

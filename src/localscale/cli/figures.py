@@ -135,14 +135,78 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """From an image to its answer: the equilibrium at the input, the backbone, and a second one at a feature."""
+
+    out: Path = Path("pipeline.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_pipeline, save_figure
+
+        save_figure(draw_pipeline(), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The solver's residual at each evaluation, a line for each site of a run: median and 10 to 90 % of test images."""
+
+    run_folder: Annotated[Path, tyro.conf.arg(name="run")]
+    """A finished run of a dec row, such as runs/mnist-deit_tiny-dec/seed0."""
+    images: int = 64
+    """Test images, or scenes, to solve for."""
+    steps: int = 20
+    """Evaluations to watch, past the run's own tolerance and most steps."""
+    data: Path | None = None
+    """Folder of the test images (data.root or data.test-root), where it is not the one that the recipe names."""
+    out: Path = Path("residual.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_residuals, save_figure
+        from localscale.report.residuals import run_residuals
+
+        found = run_residuals(self.run_folder, images=self.images, steps=self.steps, data=self.data)
+        figure = draw_residuals(found.residuals, tolerance=found.tolerance, max_steps=found.max_steps)
+        save_figure(figure, self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of datasets: a scene per row, its sizes side by side, their factors below."""
+
+    data: tuple[str, ...]
+    """Folders that ``localscale data mnist|objects|imagenet`` wrote; NAME=FOLDER shows one under a name of yours."""
+    scenes: int = 2
+    """Scenes of each dataset."""
+    columns: int = 4
+    """At most so many sizes of a scene."""
+    out: Path = Path("samples.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_samples, save_figure
+        from localscale.figures.samples import read_samples
+
+        read = [read_samples(given, scenes=self.scenes, columns=self.columns) for given in self.data]
+        save_figure(draw_samples(read), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
 class Figure:
     """Draw a figure from data, finished runs or results."""
 
     which: OmitSubcommandPrefixes[
-        Annotated[Functions, subcommand("functions")]
+        Annotated[Pipeline, subcommand("pipeline")]
+        | Annotated[Functions, subcommand("functions")]
         | Annotated[Warp, subcommand("warp")]
         | Annotated[PerScale, subcommand("per-scale")]
         | Annotated[Learned, subcommand("learned")]
+        | Annotated[Samples, subcommand("samples")]
+        | Annotated[Residual, subcommand("residual")]
         | Annotated[Masks, subcommand("masks")]
     ]
 

@@ -4,6 +4,19 @@ from localscale.figures.curves import draw_per_scale, draw_residuals
 from localscale.figures.files import save_figure
 from localscale.figures.functions import draw_functions
 from localscale.figures.masks import draw_masks
+from localscale.figures.pipeline import draw_pipeline
+from localscale.figures.residuals import residuals_of
+from localscale.figures.samples import draw_samples
 from localscale.figures.warp import draw_warp
 
-__all__ = ["draw_functions", "draw_masks", "draw_per_scale", "draw_residuals", "draw_warp", "save_figure"]
+__all__ = [
+    "draw_functions",
+    "draw_masks",
+    "draw_per_scale",
+    "draw_pipeline",
+    "draw_residuals",
+    "draw_samples",
+    "draw_warp",
+    "residuals_of",
+    "save_figure",
+]

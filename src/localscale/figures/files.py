@@ -9,10 +9,24 @@ from typing import Any
 from localscale.errors import ConfigError
 from localscale.files import write_whole
 
-__all__ = ["BLUE", "FORMATS", "GREY", "ORANGE", "new_figure", "save_figure"]
+__all__ = ["BLUE", "FORMATS", "GREY", "ORANGE", "blank_figure", "new_figure", "save_figure"]
 
 FORMATS = ("png", "pdf", "svg")
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#7F7F7F"  # told apart by all eyes
+
+
+def blank_figure(*, width: float, height: float) -> tuple[Any, Any]:
+    """A figure of so many inches and one axis over all of it, whose units are inches from the lower left corner."""
+    from localscale.extras import require
+
+    require("matplotlib", "figures")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=200)
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set(xlim=(0, width), ylim=(0, height))
+    axis.set_axis_off()
+    return figure, axis
 
 
 def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, Any]:
