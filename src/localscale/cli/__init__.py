@@ -1,4 +1,4 @@
-"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|figure|report|version``."""
+"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|figure|report|app|version``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
 
+from localscale.cli.app import App
 from localscale.cli.data import Data
 from localscale.cli.figures import Figure
 from localscale.cli.report import Report
@@ -42,6 +43,7 @@ Command = (
     | Annotated[Tables, subcommand("tables")]
     | Annotated[Figure, subcommand("figure")]
     | Annotated[Report, subcommand("report")]
+    | Annotated[App, subcommand("app")]
     | Annotated[Version, subcommand("version")]
 )
 

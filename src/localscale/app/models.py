@@ -1,0 +1,196 @@
+"""What can be chosen: a base model and the same with DEC, from the package, a run's folder, or timm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from timm.data import ImageNetInfo, infer_imagenet_subset
+from torch import Tensor, nn
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as T
+
+from localscale.adapt import AdaptedModel, adapt
+from localscale.data.imagenet import LocallyScaledImageNet
+from localscale.errors import CheckpointError, ConfigError, LocalScaleError
+from localscale.report.finished import Finished, check_control, read_finished
+from localscale.training import load_run
+from localscale.training.backbones import create_backbone, normalisation, sketch_of
+from localscale.training.imagenet import ImageNetData
+from localscale.training.mnist import MNISTData
+from localscale.training.task import Normalise
+
+__all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
+
+SMALL = "small"
+SHIPPED = Path(__file__).with_name("small")  # runs "dec" and "control"
+KEPT = 3  # models in memory
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A base model and one with DEC that answer alike, and what they want to be shown.
+
+    ``base`` is ``None`` where it is ``dec`` with its canonicalizers off. ``crop`` is how much of an image's shorter
+    side the central crop shows.
+    """
+
+    name: str
+    note: str
+    base_label: str
+    base: nn.Module | None
+    dec: AdaptedModel
+    size: int
+    crop: float
+    normalise: Normalise
+    name_of: Callable[[int], str]
+    reads_digits: bool = False
+
+    def see(self, image: Image.Image) -> Tensor:
+        """What the models get of an image: its middle, ``(1, 3, size, size)`` in [0,1]."""
+        shorter = max(self.size, int(self.size / self.crop))
+        resized = T.resize(image, [shorter], interpolation=v2.InterpolationMode.BICUBIC)
+        return T.pil_to_tensor(T.center_crop(resized, [self.size, self.size]))[None].float() / 255
+
+
+def shipped() -> bool:
+    """Whether this installation has the small model."""
+    return (SHIPPED / "dec").is_dir()
+
+
+def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm") -> Pair:
+    """The pair called ``name``: ``"small"``, the folder of a finished run, or a model of timm.
+
+    Args:
+        name: what was chosen.
+        control: a finished run to stand for the base of a run.
+        pretrained: where a timm model's weights come from: ``"timm"``, ``"none"`` or a safetensors file.
+    """
+    name = name.strip()
+    if not name:
+        raise ConfigError("no model was named; give small, the folder of a finished run, or a name of timm")
+    if name == SMALL:
+        if not shipped():
+            raise CheckpointError(
+                f"the small model is not in {SHIPPED}; name the folder of a finished run, or a model of timm"
+            )
+        return _open_run(name, SHIPPED / "dec", control or SHIPPED / "control")
+    folder = Path(name).expanduser()
+    if folder.exists() or name.startswith((".", "~")) or os.sep in name:
+        return _open_run(name, folder, control)
+    if control is not None:
+        raise ConfigError(f"{name} is a model of timm, which needs no control; leave --control out, or name a run")
+    return _open_timm(name, pretrained)
+
+
+class Models:
+    """Pairs that were chosen, the last few kept in memory."""
+
+    def __init__(self, pretrained: str = "timm") -> None:
+        self.pretrained = pretrained
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Pair] = OrderedDict()
+
+    def add(self, pair: Pair) -> None:
+        """Keep a pair under its name."""
+        self._kept[pair.name] = pair
+        self._kept.move_to_end(pair.name)
+        while len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+    def get(self, name: str) -> Pair:
+        """The pair called ``name``, opened if it is not in memory."""
+        with self._lock:
+            self.add(self._kept[name] if name in self._kept else open_pair(name, pretrained=self.pretrained))
+            return self._kept[name]
+
+
+def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
+    run = read_finished(folder)
+    data = run.recipe.data
+    if data.dense:
+        raise CheckpointError(f"the run in {folder} segments; this page shows models that classify")
+    model = load_run(folder)
+    base, label, notes = None, "base", [_trained(run)]
+    if control is not None:
+        other = read_finished(control)
+        check_control(run, other)
+        base, label = load_run(control), "control"
+        notes.append(f"Left: the control, trained alike without DEC ({_accuracy(other)}).")
+    elif isinstance(model, AdaptedModel):
+        notes.append("Left: the same weights with the canonicalizers off.")
+    if not isinstance(model, AdaptedModel):
+        notes.append("This run has no DEC; one that was never trained is added, so both sides answer alike.")
+        model = adapt(model, input_size=(3, data.image_size, data.image_size)).eval()
+    return Pair(
+        name=name,
+        note=" ".join(notes),
+        base_label=label,
+        base=base,
+        dec=model,
+        size=data.image_size,
+        crop=data.crop if isinstance(data, ImageNetData) else 1.0,
+        normalise=normalisation(sketch_of(run.recipe.backbone)),
+        name_of=_names_of_run(run),
+        reads_digits=isinstance(data, MNISTData),
+    )
+
+
+def _open_timm(name: str, pretrained: str) -> Pair:
+    try:
+        sketch = sketch_of(name)
+    except ConfigError as error:
+        raise ConfigError(f"there is no folder {name}, and {error}") from error
+    config: dict[str, Any] = sketch.pretrained_cfg
+    classes, size = config["num_classes"], config["input_size"][-1]
+    if not classes:
+        raise ConfigError(f"{name} has no classifier; choose a model that names classes")
+    model = adapt(create_backbone(name, classes=classes, pretrained=pretrained, image_size=size)).eval()
+    weights = "Its weights are random. " if pretrained == "none" else ""
+    return Pair(
+        name=name,
+        note=f"{name} of timm. {weights}Its DEC was never trained: it is the identity, so both sides answer alike.",
+        base_label="base",
+        base=None,
+        dec=model,
+        size=size,
+        crop=config.get("crop_pct") or 1.0,
+        normalise=normalisation(sketch),
+        name_of=_names_of_imagenet(sketch, classes),
+    )
+
+
+def _trained(run: Finished) -> str:
+    task = {"mnist": "locally scaled MNIST: numbers 000 to 999, white on black", "imagenet": "locally scaled ImageNet"}
+    return f"{run.recipe.backbone}, trained on {task[run.task]} ({_accuracy(run)})."
+
+
+def _accuracy(run: Finished) -> str:
+    return f"{100 * run.metrics['accuracy']:.1f} % right"
+
+
+def _names_of_run(run: Finished) -> Callable[[int], str]:
+    data, classes = run.recipe.data, run.result["classes"]
+    if isinstance(data, MNISTData):
+        return lambda label: f"{label:03d}"
+    if isinstance(data, ImageNetData) and data.test_root is not None:
+        with contextlib.suppress(LocalScaleError):  # the images may be gone; the model is not
+            names = LocallyScaledImageNet(data.test_root).classes
+            if len(names) == classes:
+                return lambda label: names[label]
+    return _names_of_imagenet(sketch_of(run.recipe.backbone), classes)
+
+
+def _names_of_imagenet(sketch: Any, classes: int) -> Callable[[int], str]:
+    subset = infer_imagenet_subset(sketch) if sketch.pretrained_cfg.get("num_classes") == classes else None
+    if subset is None:
+        return lambda label: f"class {label}"
+    info = ImageNetInfo(subset)
+    return lambda label: info.index_to_description(label).partition(",")[0]
