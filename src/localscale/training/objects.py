@@ -229,7 +229,7 @@ def pixel_cross_entropy(
     """
     logits = logits.float()
     weights = logits.new_ones(logits.shape[1])
-    weights[0] = background_weight
+    weights[:1].fill_(background_weight)  # an assignment would copy from the host, which no CUDA graph can record
     each = F.cross_entropy(
         logits, labels, weights, reduction="none", ignore_index=IGNORED, label_smoothing=label_smoothing
     )
