@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import toy_job as toy
@@ -20,7 +22,9 @@ def start(
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, toy.__file__, str(out), form, str(workers), engine, str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
-    return subprocess.Popen(command, env=environment, stderr=stderr, stdout=subprocess.DEVNULL)
+    # A shell's background job ignores Ctrl-C, and so would what it starts.
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, env=environment, stderr=stderr, stdout=subprocess.DEVNULL, preexec_fn=listen)
 
 
 def wait_for(condition: object, seconds: float = 60) -> None:
