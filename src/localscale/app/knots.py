@@ -6,6 +6,7 @@ of a cell has a determinant below ``LEAST``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,27 +56,32 @@ def random_knots(count: int, seed: int, together: Together = "one knot") -> Knot
 
 
 def move_knot(knots: Knots, row: int, column: int, to: tuple[float, float], together: Together = "one knot") -> Knots:
-    """Move a knot towards ``to`` = (x, y), as far as the map stays a bijection.
+    """Move a knot towards ``to`` = (x, y), as near as the map stays a bijection.
 
     Corners stay, and knots on a side stay on it. With ``together="its row and column"`` the knot's column takes its x
     and its row takes its y, and a map that was separable stays so.
     """
-    _, rows, columns = knots.places.shape
+    places = knots.places
+    _, rows, columns = places.shape
     if not (0 <= row < rows and 0 <= column < columns):
         raise DataError(f"there is no knot {row}, {column} among {rows}×{columns}; press Reset")
-    wanted = knots.places.clone()
-    along_x = (0, slice(None) if together != "one knot" else row, column)
-    along_y = (1, row, slice(None) if together != "one knot" else column)
-    if 0 < column < columns - 1:
-        wanted[along_x] = min(max(float(to[0]), 0.0), 1.0)
-    if 0 < row < rows - 1:
-        wanted[along_y] = min(max(float(to[1]), 0.0), 1.0)
-    if _is_bijection(wanted):
-        return Knots(wanted)
-    places = knots.places
-    for axis in (0, 1):  # one after the other: a knot that is stopped along x can still slide along y
-        places = _as_far_as_it_goes(places, torch.stack([(wanted if k == axis else places)[k] for k in (0, 1)]))
-    return Knots(places)
+    if not all(math.isfinite(value) for value in to):
+        raise DataError(f"a knot cannot go to {to[0]}, {to[1]}; expected two numbers")
+
+    def with_knot_at(x: float, y: float) -> Tensor:
+        moved = places.clone()
+        if 0 < column < columns - 1:
+            moved[0, row if together == "one knot" else slice(None), column] = min(max(x, 0.0), 1.0)
+        if 0 < row < rows - 1:
+            moved[1, row, column if together == "one knot" else slice(None)] = min(max(y, 0.0), 1.0)
+        return moved
+
+    wanted = with_knot_at(*to)
+    # From where it is, a knot at the end of its room would stick there; from the middle of its neighbours it slides.
+    left, right = (places[0, row, min(max(column + step, 0), columns - 1)] for step in (-1, 1))
+    above, below = (places[1, min(max(row + step, 0), rows - 1), column] for step in (-1, 1))
+    middle = with_knot_at(float(left + right) / 2, float(above + below) / 2)
+    return Knots(_as_far_as_it_goes(middle if _is_bijection(middle) else places, wanted))
 
 
 def way_back_error(m: GridMap, size: int = 65) -> float:

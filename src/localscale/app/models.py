@@ -31,7 +31,7 @@ __all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
 
 SMALL = "small"
 SHIPPED = Path(__file__).with_name("small")  # runs "dec" and "control"
-KEPT = 3  # models in memory
+KEPT = 2  # models in memory, besides the first
 
 
 @dataclass(frozen=True)
@@ -91,25 +91,29 @@ def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm
 
 
 class Models:
-    """Pairs that were chosen, the last few kept in memory."""
+    """The pair the page was opened with, and others as they are chosen, the last few kept in memory."""
 
-    def __init__(self, pretrained: str = "timm") -> None:
-        self.pretrained = pretrained
+    def __init__(self, first: Pair, pretrained: str = "timm") -> None:
+        self.first, self.pretrained = first, pretrained
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Pair] = OrderedDict()
+        self._others: OrderedDict[str, Pair] = OrderedDict()
 
-    def add(self, pair: Pair) -> None:
-        """Keep a pair under its name."""
-        self._kept[pair.name] = pair
-        self._kept.move_to_end(pair.name)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+    @property
+    def names(self) -> list[str]:
+        """What to offer."""
+        return list(dict.fromkeys((self.first.name, *([SMALL] if shipped() else []))))
 
     def get(self, name: str) -> Pair:
         """The pair called ``name``, opened if it is not in memory."""
+        if name == self.first.name:
+            return self.first
         with self._lock:
-            self.add(self._kept[name] if name in self._kept else open_pair(name, pretrained=self.pretrained))
-            return self._kept[name]
+            if name not in self._others:
+                self._others[name] = open_pair(name, pretrained=self.pretrained)
+            self._others.move_to_end(name)
+            if len(self._others) > KEPT:
+                self._others.popitem(last=False)
+            return self._others[name]
 
 
 def _open_run(name: str, folder: Path, control: Path | None) -> Pair:

@@ -22,6 +22,7 @@ from localscale.app.panels import answers_panel, knots_panels, look_panel, mark_
 from localscale.app.scaling import LARGEST, SMALLEST, Box, box_around
 from localscale.app.sentences import in_a_sentence
 from localscale.app.views import View, look, mark, open_view, show_to
+from localscale.errors import DataError
 from localscale.report.html import Html, element
 
 __all__ = ["make_page"]
@@ -31,7 +32,8 @@ MODES = ("box", "brush")
 TOGETHER = ("one knot", "its row and column")
 COUNT = 4  # knots a side, to begin with
 TURN: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1, "api_visibility": "private"}
-LIVE: dict[str, Any] = {**TURN, "trigger_mode": "always_last", "show_progress": "hidden"}  # of many moves, the last
+EACH: dict[str, Any] = {**TURN, "trigger_mode": "multiple", "show_progress": "hidden"}  # every one is answered
+LAST: dict[str, Any] = {**EACH, "trigger_mode": "always_last"}  # of those that come while one is answered, the last
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,10 @@ class Parts:
     back: gr.HTML
 
 
-def make_page(models: Models, names: list[str], limits: Limits) -> gr.Blocks:
-    """The page with models ``names`` to choose from, the first of them chosen."""
+def make_page(models: Models, limits: Limits) -> gr.Blocks:
+    """The page for ``models``, the first of them chosen."""
     with gr.Blocks(title="localscale", analytics_enabled=False) as blocks:
-        parts = _lay_out(names)
+        parts = _lay_out(models.names)
         _wire_images(blocks, parts, models, limits)
         _wire_scaling(parts, models)
         _wire_knots(parts)
@@ -160,67 +162,86 @@ def _wire_images(blocks: gr.Blocks, parts: Parts, models: Models, limits: Limits
 
     outputs = [parts.examples, parts.about, parts.drag, parts.back, parts.factor, *_outputs(parts)]
     inputs = [parts.model, parts.knots, parts.mode]
-    blocks.load(on_load, inputs, outputs, **TURN)
-    parts.examples.select(on_example, inputs, outputs, **LIVE)
-    parts.upload.upload(on_upload, [*inputs, parts.upload], outputs, **TURN)
+    blocks.load(on_load, inputs, outputs, show_progress_on=[parts.about], **TURN)
+    parts.examples.select(on_example, inputs, outputs, **EACH)
+    parts.upload.upload(on_upload, [*inputs, parts.upload], outputs, show_progress_on=[parts.pad], **TURN)
 
     @in_a_sentence
-    def on_model(view: View, name: str, factor: float, mode: str) -> list[Any]:
+    def on_model(view: View | None, name: str, factor: float, mode: str) -> list[Any]:
         pair = models.get(name)
         about = element("p", pair.note, class_="ls-about")
-        return [about, *_shown(pair, show_to(pair, view.example), factor, mode)]
+        return [about, *_shown(pair, show_to(pair, _kept(view).example), factor, mode)]
 
-    def on_no_model(view: View) -> Any:
+    def on_no_model(view: View | None) -> Any:
         return view.model if view is not None else gr.skip()
 
     chosen = parts.model.input(
-        on_model, [parts.view, parts.model, parts.factor, parts.mode], [parts.about, *_outputs(parts)], **TURN
+        on_model,
+        [parts.view, parts.model, parts.factor, parts.mode],
+        [parts.about, *_outputs(parts)],
+        show_progress_on=[parts.about],
+        **TURN,
     )
-    chosen.then(on_no_model, parts.view, parts.model, **TURN)  # a name that was refused does not stay
+    chosen.then(
+        on_no_model, parts.view, parts.model, show_progress="hidden", **TURN
+    )  # a name that was refused does not stay
 
 
 def _wire_scaling(parts: Parts, models: Models) -> None:
     """The box, the brush and the slider."""
 
     @in_a_sentence
-    def on_factor(view: View, factor: float) -> list[Any]:
+    def on_factor(view: View | None, factor: float) -> list[Any]:
+        view = _kept(view)
         return _looked(models.get(view.model), view, factor)
 
     @in_a_sentence
-    def on_mark(view: View, factor: float, mode: str, event: gr.EventData) -> list[Any]:
+    def on_mark(view: View | None, factor: float, mode: str, event: gr.EventData) -> list[Any]:
+        view = _kept(view)
         pair = models.get(view.model)
         told = event._data
         box = box_around(told["stroke"], told["radius"]) if "stroke" in told else Box.between(*told["corners"])
         return _shown(pair, mark(pair, view, box), factor, mode)
 
-    parts.factor.input(on_factor, [parts.view, parts.factor], _outputs(parts)[2:], **LIVE)
-    parts.pad.select(on_mark, [parts.view, parts.factor, parts.mode], _outputs(parts), **LIVE)
-    parts.mode.change(in_a_sentence(mark_panel), [parts.view, parts.mode], parts.pad, **LIVE)
+    @in_a_sentence
+    def on_mode(view: View | None, mode: str) -> Html:
+        return mark_panel(_kept(view), mode)
+
+    parts.factor.input(on_factor, [parts.view, parts.factor], _outputs(parts)[2:], **LAST)
+    parts.pad.select(on_mark, [parts.view, parts.factor, parts.mode], _outputs(parts), **EACH)
+    parts.mode.change(on_mode, [parts.view, parts.mode], parts.pad, **LAST)
 
 
 def _wire_knots(parts: Parts) -> None:
     """The knots and what sets them all."""
 
-    def drawn(view: View, knots: Knots) -> list[Any]:
-        return [knots, *knots_panels(_pixels(view), knots)]
+    def drawn(view: View | None, knots: Knots) -> list[Any]:
+        return [knots, *knots_panels(_pixels(_kept(view)), knots)]
 
     @in_a_sentence
-    def on_drag(view: View, knots: Knots, together: Any, event: gr.EventData) -> list[Any]:
+    def on_drag(view: View | None, knots: Knots, together: Any, event: gr.EventData) -> list[Any]:
         return drawn(view, move_knot(knots, int(event.row), int(event.column), (event.x, event.y), together))
 
     @in_a_sentence
-    def on_reset(view: View, count: float) -> list[Any]:
+    def on_reset(view: View | None, count: float) -> list[Any]:
         return drawn(view, even_knots(int(count)))
 
     @in_a_sentence
-    def on_shuffle(view: View, count: float, together: Any) -> list[Any]:
+    def on_shuffle(view: View | None, count: float, together: Any) -> list[Any]:
         return drawn(view, random_knots(int(count), secrets.randbits(31), together))
 
     outputs = [parts.knots, parts.drag, parts.back]
-    parts.drag.input(on_drag, [parts.view, parts.knots, parts.together], outputs, **LIVE)
-    parts.count.change(on_reset, [parts.view, parts.count], outputs, **LIVE)
-    parts.reset.click(on_reset, [parts.view, parts.count], outputs, **LIVE)
-    parts.shuffle.click(on_shuffle, [parts.view, parts.count, parts.together], outputs, **LIVE)
+    parts.drag.input(on_drag, [parts.view, parts.knots, parts.together], outputs, **EACH)
+    parts.count.change(on_reset, [parts.view, parts.count], outputs, **LAST)
+    parts.reset.click(on_reset, [parts.view, parts.count], outputs, **EACH)
+    parts.shuffle.click(on_shuffle, [parts.view, parts.count, parts.together], outputs, **EACH)
+
+
+def _kept(view: View | None) -> View:
+    """What this browser looks at; nothing after the page was opened by another server, or by too many."""
+    if view is None:
+        raise DataError("the page has lost what it was showing; reload it")
+    return view
 
 
 def _outputs(parts: Parts) -> list[Any]:

@@ -87,13 +87,28 @@ element.addEventListener('pointercancel', () => { down = null; first = null; });
 """
 )
 
-# A knot follows the pointer, or the arrow keys; the page says where it may be.
+# A knot follows the pointer, or the arrow keys; the page says where it may be. One place is told at a time: of those
+# passed while an answer was awaited, the last.
 KNOTS = (
     PLACE
     + """
-const STEP = 0.02, PAUSE = 40;
-let held = null, told = 0;
-const tell = (at) => trigger('input', { row: held.row, column: held.column, x: at[0], y: at[1] });
+const STEP = 0.02, PATIENCE = 300;
+let held = null, wanted = null, sent = -Infinity, waiting = false, focus = null;
+const send = () => {
+  if (!wanted) return;
+  if (waiting && performance.now() - sent < PATIENCE) {
+    setTimeout(send, PATIENCE);
+    return;
+  }
+  waiting = true;
+  sent = performance.now();
+  trigger('input', wanted);
+  wanted = null;
+};
+const tell = (knot, at) => {
+  wanted = { row: knot.row, column: knot.column, x: at[0], y: at[1] };
+  send();
+};
 const numbers = (knot) => ({ row: Number(knot.dataset.row), column: Number(knot.dataset.column) });
 element.addEventListener('pointerdown', (event) => {
   const knot = event.target.closest('.ls-knot');
@@ -103,13 +118,10 @@ element.addEventListener('pointerdown', (event) => {
   held = numbers(knot);
 });
 element.addEventListener('pointermove', (event) => {
-  if (!held || performance.now() - told < PAUSE) return;
-  told = performance.now();
-  tell(place(event));
+  if (held) tell(held, place(event));
 });
 element.addEventListener('pointerup', (event) => {
-  if (!held) return;
-  tell(place(event));
+  if (held) tell(held, place(event));
   held = null;
 });
 element.addEventListener('pointercancel', () => { held = null; });
@@ -118,18 +130,15 @@ element.addEventListener('keydown', (event) => {
   const knot = event.target.closest('.ls-knot');
   if (!by || !knot) return;
   event.preventDefault();
-  held = numbers(knot);
-  tell([parseFloat(knot.style.left) / 100 + STEP * by[0], parseFloat(knot.style.top) / 100 + STEP * by[1]]);
-  const focused = held;
-  held = null;
-  focus = focused;
+  focus = numbers(knot);
+  tell(focus, [parseFloat(knot.style.left) / 100 + STEP * by[0], parseFloat(knot.style.top) / 100 + STEP * by[1]]);
 });
-let focus = null;
 watch('value', () => {
-  if (!focus) return;
-  const knot = element.querySelector(`[data-row="${focus.row}"][data-column="${focus.column}"]`);
+  const knot = focus && element.querySelector(`[data-row="${focus.row}"][data-column="${focus.column}"]`);
   if (knot) knot.focus();
   focus = null;
+  waiting = false;
+  send();
 });
 """
 )

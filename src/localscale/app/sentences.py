@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,11 @@ import gradio as gr
 
 from localscale.errors import LocalScaleError
 
-__all__ = ["in_a_sentence"]
+__all__ = ["finish", "in_a_sentence"]
 
 logger = logging.getLogger(__name__)
 
+ANSWERING = threading.Lock()  # one at a time
 UNEXPECTED = "Something went wrong here; the terminal says more. The page is as it was."
 
 
@@ -25,7 +27,8 @@ def in_a_sentence(answer: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(answer)
     def careful(*given: Any) -> Any:
         try:
-            return answer(*given)
+            with ANSWERING:
+                return answer(*given)
         except LocalScaleError as error:
             sentence = str(error)
         except Exception:  # a page for others must outlive anything
@@ -35,3 +38,9 @@ def in_a_sentence(answer: Callable[..., Any]) -> Callable[..., Any]:
         return gr.skip()
 
     return careful
+
+
+def finish(seconds: float = 10.0) -> None:
+    """Wait for the answer that is being made; a process that ends in the middle of one is aborted."""
+    if ANSWERING.acquire(timeout=seconds):
+        ANSWERING.release()

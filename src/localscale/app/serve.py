@@ -13,12 +13,13 @@ from pathlib import Path
 import torch
 
 from localscale.app.limits import Limits
-from localscale.app.models import SMALL, Models, open_pair, shipped
+from localscale.app.models import SMALL, Models, open_pair
 from localscale.errors import ConfigError, ConvergenceWarning, OutputError
 from localscale.extras import require
 
 __all__ = ["open_page"]
 
+SESSIONS = 64  # browsers whose image is remembered
 PRIVATE = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
@@ -48,20 +49,18 @@ def open_page(
     """
     limits = limits or Limits()
     limits.check()
-    require("gradio", "app")
-    port = _free_port(host, port)
-    models = Models(pretrained)
-    models.add(pair := open_pair(model, control=control, pretrained=pretrained))
-    names = list(dict.fromkeys((pair.name, *([SMALL] if shipped() else []))))
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # the browser runs here too
+    # Gradio makes its folder when it is imported, so the environment comes first.
     with tempfile.TemporaryDirectory(prefix="localscale-app-") as folder, _environment(folder):
-        import gradio as gr
-
+        gr = require("gradio", "app")
+        port = _free_port(host, port)
+        models = Models(open_pair(model, control=control, pretrained=pretrained), pretrained)
         from localscale.app.page import make_page
+        from localscale.app.sentences import finish
         from localscale.app.style import STYLE
 
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # the browser runs here too
         warnings.simplefilter("ignore", ConvergenceWarning)  # the page says it of every image
-        blocks = make_page(models, names, limits)
+        blocks = make_page(models, limits)
         try:
             _, address, _ = blocks.queue(max_size=limits.waiting).launch(
                 server_name=host,
@@ -70,6 +69,7 @@ def open_page(
                 quiet=True,
                 prevent_thread_lock=True,
                 max_file_size=limits.bytes,
+                state_session_capacity=SESSIONS,
                 footer_links=[],
                 run_history=False,
                 ssr_mode=False,
@@ -79,6 +79,7 @@ def open_page(
             yield address
         finally:
             blocks.close(verbose=False)
+            finish()
 
 
 def _free_port(host: str, port: int) -> int:

@@ -1,0 +1,125 @@
+"""A page in a headless Chromium: what a person does, and what they then see."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SECONDS = 60
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_chromium() -> str | None:
+    return next((found for found in map(shutil.which, NAMES) if found), None)
+
+
+@contextlib.contextmanager
+def served(temporary: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """``localscale app`` as a process of its own, with ``temporary`` for its folder; its address."""
+    torchs = str(temporary.parent / "inductor")  # PyTorch makes this folder wherever it is imported
+    environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": torchs, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "localscale", "app", "--port", "0", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=temporary
+    )
+    try:
+        said = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if found := re.search(r"(http://\S+) is open", line):
+                yield found[1], process
+                break
+        else:
+            raise AssertionError("".join(said))
+    finally:
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+
+
+@contextlib.contextmanager
+def opened(chromium: str) -> Iterator[Any]:
+    """A browser that reaches this machine only."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visit:
+    """One person on the page."""
+
+    def __init__(self, browser: Any, address: str, *, width: int = 1280, height: int = 900) -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": height})
+        self.page.set_default_timeout(1000 * SECONDS)
+        self.outside: list[str] = []
+        self.errors: list[str] = []
+        self.page.on("request", lambda request: self._note(request.url, address))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.goto(address)
+        self.page.wait_for_selector("#answers .ls-top")
+
+    def _note(self, url: str, address: str) -> None:
+        if not url.startswith((address, "data:", "blob:")):
+            self.outside.append(url)
+
+    def text(self, part: str) -> str:
+        return self.page.locator(part).inner_text()
+
+    def changed(self, part: str, before: str) -> str:
+        """What ``part`` says once it says something else than ``before``."""
+        self.page.wait_for_function(
+            "([part, before]) => document.querySelector(part).innerText !== before", arg=[part, before]
+        )
+        return self.text(part)
+
+    def drawn_anew(self, part: str, before: str) -> str:
+        """What ``part`` is, as HTML, once it differs from ``before``."""
+        self.page.wait_for_function(
+            "([part, before]) => document.querySelector(part).innerHTML !== before", arg=[part, before]
+        )
+        return self.html(part)
+
+    def html(self, part: str) -> str:
+        return self.page.locator(part).evaluate("element => element.innerHTML")
+
+    def slide(self, part: str, value: float) -> None:
+        """Move a slider as a hand does."""
+        self.page.locator(f"{part} input[type=range]").evaluate(
+            "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', {bubbles: true})); }",
+            value,
+        )
+
+    def at(self, part: str, x: float, y: float) -> tuple[float, float]:
+        """Where a share of ``part`` is on the screen."""
+        box = self.page.locator(part).bounding_box()
+        return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self.page.mouse.move(*start)
+        self.page.mouse.down()
+        self.page.mouse.move(*end, steps=6)
+        self.page.mouse.up()
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name).click()
+
+    def upload(self, path: Path) -> None:
+        self.page.locator("#upload").locator("xpath=..").locator("input[type=file]").set_input_files(path)
+
+    def notice(self, words: str) -> str:
+        """The notice that contains ``words``."""
+        found = self.page.locator(".toast-wrap").get_by_text(words).first
+        found.wait_for()
+        return found.inner_text()
