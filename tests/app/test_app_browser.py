@@ -44,7 +44,7 @@ def visit(browser, address: str):
 
 
 def test_the_page_opens_with_everything_shown(visit: Visit):
-    assert "87.5 % right" in visit.text("#about p")
+    assert "87.5 % right, InvE 10.0e-2" in visit.text("#about p")
     assert "control" in visit.text("#answers .ls-tops")
     assert re.search(r"Scaled ×1\.00", visit.text("#scaled figure"))
     assert visit.page.locator("#curve polyline").count() == 2

@@ -22,7 +22,7 @@ IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 def test_the_shipped_pair_is_a_run_and_its_control(pair: Pair, folder: Path):
     assert (pair.name, pair.base_label, pair.size, pair.name_of(7)) == ("small", "control", 64, "007")
-    assert "87.5 % right" in pair.note
+    assert "87.5 % right, InvE 10.0e-2" in pair.note
     answers = ask(pair, IMAGES)
     for got, name in ((answers.base, "control"), (answers.dec, "dec")):
         with torch.no_grad():

@@ -127,7 +127,7 @@ def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
         other = read_finished(control)
         check_control(run, other)
         base, label = load_run(control), "control"
-        notes.append(f"Left: the control, trained alike without DEC ({_accuracy(other)}).")
+        notes.append(f"Left, a control without DEC: {_scores(other)}.")
     elif isinstance(model, AdaptedModel):
         notes.append("Left: the same weights with the canonicalizers off.")
     if not isinstance(model, AdaptedModel):
@@ -172,12 +172,13 @@ def _open_timm(name: str, pretrained: str) -> Pair:
 
 
 def _trained(run: Finished) -> str:
-    task = {"mnist": "locally scaled MNIST: numbers 000 to 999, white on black", "imagenet": "locally scaled ImageNet"}
-    return f"{run.recipe.backbone}, trained on {task[run.task]} ({_accuracy(run)})."
+    task = {"mnist": "locally scaled MNIST (000 to 999, white on black)", "imagenet": "locally scaled ImageNet"}
+    return f"{run.recipe.backbone} on {task[run.task]}: {_scores(run)}."
 
 
-def _accuracy(run: Finished) -> str:
-    return f"{100 * run.metrics['accuracy']:.1f} % right"
+def _scores(run: Finished) -> str:
+    metrics = run.metrics
+    return f"{100 * metrics['accuracy']:.1f} % right, InvE {100 * metrics['invariance_error']['squared']:.1f}e-2"
 
 
 def _names_of_run(run: Finished) -> Callable[[int], str]:

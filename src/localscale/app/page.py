@@ -27,7 +27,7 @@ from localscale.report.html import Html, element
 
 __all__ = ["make_page"]
 
-LEAD = "what a model says of an image while a part of it changes size, without and with DEC"
+LEAD = "what a model says while a part of its image changes size"
 MODES = ("box", "brush")
 TOGETHER = ("one knot", "its row and column")
 COUNT = 4  # knots a side, to begin with
@@ -121,7 +121,7 @@ def _lay_out_knots(made: dict[str, Any]) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=300):
             made["drag"] = _html(js_on_load=script.KNOTS, elem_id="drag")
-        with gr.Column(scale=2, min_width=300):
+        with gr.Column(scale=2, min_width=460):
             made["back"] = _html(elem_id="back")
     with gr.Row():
         made["together"] = gr.Radio(TOGETHER, value=TOGETHER[0], label="What moves", scale=3, elem_id="together")

@@ -15,10 +15,11 @@ STYLE = """
   color: var(--faint); min-height: 1.35em; } .ls-panel b { color: var(--body-text-color); }
 .ls-frame { position: relative; width: 100%; max-width: calc(320px * max(1, var(--ratio))); line-height: 0;
   touch-action: pan-y; }
-.ls-frame img { position: absolute; inset: 0; width: 100%; height: 100%; border-radius: 4px; user-select: none; }
+.ls-frame img { position: absolute; inset: 0; width: 100%; height: 100%; border-radius: 4px; user-select: none;
+  box-shadow: 0 0 0 1px var(--border-color-primary); }
 .ls-frame svg { position: absolute; inset: 0; width: 100%; height: 100%; fill: none; pointer-events: none; }
 .ls-frame svg * { vector-effect: non-scaling-stroke; }
-.ls-grid path { stroke: #56b4e9; stroke-width: 1.1px; opacity: .85; }
+.ls-grid path { stroke: #56b4e9; stroke-width: 1.1px; } .ls-grid { filter: drop-shadow(0 0 .6px #0009); }
 .ls-outline rect { stroke: #e69f00; stroke-width: 2px; }
 .ls-pad { cursor: crosshair; touch-action: none; } .ls-knots { touch-action: none; }
 .ls-rubber { position: absolute; border: 2px dashed #e69f00; min-width: 6px; min-height: 6px; pointer-events: none; }
@@ -43,7 +44,7 @@ STYLE = """
 .ls-bar { height: .8rem; border-radius: 2px; min-width: 1px; }
 .ls-top.base .ls-bar { background: var(--base-series); } .ls-top.dec .ls-bar { background: var(--dec-series); }
 .ls-top.base caption { color: var(--base-series); } .ls-top.dec caption { color: var(--dec-series); }
-.ls-curve svg { width: 100%; height: auto; display: block; }
+.ls-curve { overflow-x: auto; } .ls-curve svg { width: 100%; min-width: 620px; height: auto; display: block; }
 .ls-curve text { font-size: 14px; fill: var(--faint); font-family: system-ui, sans-serif; }
 .ls-rule { stroke: var(--border-color-primary); } .ls-now { stroke: var(--body-text-color); stroke-width: 1.5;
   stroke-dasharray: 4 3; }
@@ -52,10 +53,11 @@ STYLE = """
 .ls-curve circle.base { fill: var(--base-series); } .ls-curve circle.dec { fill: var(--dec-series); }
 .ls-key { margin-left: .8rem; font-weight: 600; white-space: nowrap; } .ls-key.base { color: var(--base-series); }
 .ls-key.dec { color: var(--dec-series); } .ls-key::before { content: "● "; }
-.ls-site, .ls-back { display: grid; gap: 1rem; align-items: start; }
+.ls-site, .ls-back { display: grid; gap: 10px; align-items: start; }
 .ls-site { grid-template-columns: repeat(auto-fit, minmax(min(100%, 260px), 340px)); margin-bottom: 1.2rem; }
 .ls-back { grid-template-columns: repeat(auto-fit, minmax(min(100%, 220px), 1fr)); }
 .ls-back .ls-frame, #drag .ls-frame { max-width: calc(380px * max(1, var(--ratio))); }
+#sites .ls-about { margin-bottom: .7rem; } #back .ls-facts { margin-top: .7rem; }
 .ls-facts { font-size: .85rem; border-collapse: collapse; font-variant-numeric: tabular-nums;
   color: var(--body-text-color); align-self: start; }
 .ls-facts th { text-align: left; font-weight: 400; padding: .25rem 1rem .25rem 0;
