@@ -14,6 +14,17 @@ from localscale.errors import ConfigError
 __all__ = ["Figure"]
 
 
+def named_runs(given: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Names and folders, from NAME=FOLDER each."""
+    found = []
+    for one in given:
+        name, equals, folder = one.partition("=")
+        if not (name and equals and folder):
+            raise ConfigError(f"--runs {one}: expected NAME=FOLDER, such as Aug=runs/mnist-deit_tiny-aug/seed0")
+        found.append((name, Path(folder)))
+    return found
+
+
 @dataclass(frozen=True)
 class Masks:
     """One scene of locally scaled objects at its scales: images, truth, and the masks of trained models."""
@@ -33,11 +44,8 @@ class Masks:
 
         scene = read_scene(self.data, self.scene)
         answers, captions = {}, {"image": scene.captions}
-        for given in self.runs:
-            name, equals, folder = given.partition("=")
-            if not (name and equals and folder):
-                raise ConfigError(f"--runs {given}: expected NAME=FOLDER, such as Aug=runs/objects-deit_tiny-aug/seed0")
-            answers[name], captions[name] = answer_scene(Path(folder), scene)
+        for name, folder in named_runs(self.runs):
+            answers[name], captions[name] = answer_scene(folder, scene)
         save_figure(draw_masks(scene.images, scene.labels, answers, captions), self.out)
         print(self.out)
 
@@ -105,6 +113,39 @@ class PerScale:
 
         scales, lines = per_scale_of(self.result, self.rows)
         save_figure(draw_per_scale(scales, lines, ylabel="accuracy %"), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
+class Probability:
+    """Probability of the correct class against local scale, a line for each run: mean and deviation over images."""
+
+    runs: tuple[str, ...]
+    """Finished runs, each with the name to show: control=runs/mnist-deit_tiny-aug_long/seed0 DEC=…"""
+    images: int = 128
+    """Test images, each asked about at every scale."""
+    scales: tuple[float, ...] = ()
+    """Sizes of all digits of an image, for MNIST; 0.4 to 3 by default. ImageNet's are its dataset's."""
+    data: Path | None = None
+    """Folder of the test images (data.root or data.test-root), where it is not the one that the recipes name."""
+    quiet: bool = False
+    """No progress bars."""
+    out: Path = Path("probability.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_per_scale, save_figure
+        from localscale.report.probability import run_probabilities
+
+        scales, lines = None, {}
+        for name, folder in named_runs(self.runs):
+            at, lines[name] = run_probabilities(
+                folder, images=self.images, scales=self.scales, data=self.data, progress=not self.quiet
+            )
+            scales = at if scales is None else scales
+            if at != scales:
+                raise ConfigError(f"{folder} was asked about scales {at}, the others about {scales}; draw them apart")
+        save_figure(draw_per_scale(scales or [], lines, ylabel="probability of the correct class"), self.out)
         print(self.out)
 
 
@@ -204,6 +245,7 @@ class Figure:
         | Annotated[Functions, subcommand("functions")]
         | Annotated[Warp, subcommand("warp")]
         | Annotated[PerScale, subcommand("per-scale")]
+        | Annotated[Probability, subcommand("probability")]
         | Annotated[Learned, subcommand("learned")]
         | Annotated[Samples, subcommand("samples")]
         | Annotated[Residual, subcommand("residual")]

@@ -38,7 +38,10 @@ def draw_per_scale(scales: list[float] | list[str], answers: dict[str, Tensor], 
         axis.plot(places, mean, marker="o", markersize=3, color=colour, label=name)
         if len(values) > 1:
             deviation = values.double().std(0)
-            axis.fill_between(places, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+            low, high = mean - deviation, mean + deviation
+            if values.min() >= 0 and values.max() <= 1:  # probabilities, which a deviation must not leave
+                low, high = low.clamp_min(0), high.clamp_max(1)
+            axis.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
     axis.set_xticks(list(places), [str(scale) for scale in scales], fontsize=7)
     axis.set_xlabel("local scale", fontsize=7)
     axis.set_ylabel(ylabel, fontsize=7)
