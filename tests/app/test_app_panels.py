@@ -1,22 +1,25 @@
 """What the page shows of a view: the numbers of its models, lines where the maps take them, nothing fetched."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from tiny_pairs import write_run
 
 from localscale.app.answers import ask, best, trace
 from localscale.app.curve import draw_curve
-from localscale.app.drawing import grid, strip
+from localscale.app.drawing import grid, source_of, strip
 from localscale.app.examples import FOLDER, read_examples
 from localscale.app.knots import even_knots, move_knot
 from localscale.app.models import Pair, open_pair
 from localscale.app.panels import answers_panel, knots_panels, look_panel, mark_panel, sites_panel
 from localscale.app.scaling import Box, box_maps
 from localscale.app.views import MIDDLE, View, look, mark, open_view, show_to
+from localscale.baselines import DEC
 from localscale.maps import identity_map
-from localscale.warp import scale
+from localscale.warp import scale, unscale
 
 
 @pytest.fixture
@@ -104,12 +107,25 @@ def test_the_curve_has_a_line_each_and_a_mark_where_the_slider_is(pair: Pair, vi
 def test_a_site_tells_residual_steps_and_whether_it_converged(pair: Pair, view: View):
     found = look(pair, view, 1.0)
     site = found.answers.sites["input"]
-    text = sites_panel(found)
+    text = sites_panel(pair, found)
     assert f"<td>{float(site.residual[0]):.1e}</td>" in text
     assert f"<td>{int(site.steps[0])}</td>" in text
     assert f"<td>{'yes' if site.converged[0] else 'no'}</td>" in text
     assert grid(site.map, 11) in text
     assert grid(identity_map(), 11) in text
+
+
+@pytest.mark.parametrize("mode", ["invariant", "equivariant"])
+def test_what_enters_a_site_was_moved_by_those_before_it(mode: str, tmp_path: Path):
+    sites = ("input", "blocks.1") if mode == "invariant" else ("blocks.1", "blocks.3")
+    run = write_run(tmp_path / "run", DEC(sites=sites, knots=(4,), channels=(8,), resolution=16, mode=mode))
+    pair = open_pair(str(run))
+    found = look(pair, show_to(pair, read_examples()[0]), 1.0)
+    first, second = found.answers.sites.values()
+    shown = unscale(found.image, first.map) if mode == "invariant" else found.image
+    text = sites_panel(pair, found)
+    assert source_of(shown[0]) in text.split('class="ls-site"')[2]
+    assert source_of(unscale(shown, second.map)[0]) in text
 
 
 def test_knots_are_where_the_map_takes_them():

@@ -39,8 +39,9 @@ def write_run(folder: Path, method: object, seed: int = 0) -> Path:
             weight.data *= 40 if name.startswith("head") else 10
     model = recipe.build(backbone)
     if isinstance(model, AdaptedModel):
-        for weight in model.canonicalizers["input"].parameters():
-            torch.nn.init.normal_(weight, std=0.3)
+        for canonicalizer in model.canonicalizers.values():
+            for weight in canonicalizer.parameters():
+                torch.nn.init.normal_(weight, std=0.3)
     folder.mkdir(parents=True)
     write_weights(folder / "weights.safetensors", model.half(), {"name": recipe.name})
     (folder / "recipe.json").write_text(json.dumps(to_dict(recipe)), encoding="utf-8")

@@ -255,7 +255,12 @@ def _shown(pair: Pair, view: View, factor: float, mode: str) -> list[Any]:
 
 def _looked(pair: Pair, view: View, factor: float) -> list[Html]:
     found = look(pair, view, factor)
-    return [look_panel(found), answers_panel(pair, found), draw_curve(pair, view, found.factor), sites_panel(found)]
+    return [
+        look_panel(found),
+        answers_panel(pair, found),
+        draw_curve(pair, view, found.factor),
+        sites_panel(pair, found),
+    ]
 
 
 def _pixels(view: View) -> Tensor:

@@ -12,7 +12,7 @@ from localscale.app.drawing import frame, grid, handles, outline, panel
 from localscale.app.knots import Knots, way_back_error
 from localscale.app.models import Pair
 from localscale.app.views import Look, View
-from localscale.canonicalizer import INPUT
+from localscale.canonicalizer import INPUT, SiteReport
 from localscale.conventions import lattice
 from localscale.maps import Map, identity_map
 from localscale.report.html import Html, element, join
@@ -58,21 +58,25 @@ def answers_panel(pair: Pair, found: Look) -> Html:
     return element("div", *tables, class_="ls-tops")
 
 
-def sites_panel(found: Look) -> Html:
-    """The map found at each site over the image, the canonical form, and how the equilibrium was reached."""
+def sites_panel(pair: Pair, found: Look) -> Html:
+    """The map found at each site over the image, the canonical form, and how the equilibrium was reached.
+
+    What enters a site was moved by the sites before it, and is drawn so; in equivariant mode all but the input scale
+    it back.
+    """
     told = f"The image as the first tab has it, its marked part at ×{found.factor:.2f}."
-    return element(
-        "div",
-        element("p", told, class_="ls-about"),
-        *(_site(found, path) for path in found.answers.sites),
-        class_="ls-sites",
-    )
+    shown, parts = found.image, [element("p", told, class_="ls-about")]
+    for path, site in found.answers.sites.items():
+        canonical = unscale(shown, site.map)
+        parts.append(_site(path, site, shown, canonical))
+        if path == INPUT or pair.dec.config.mode == "invariant":
+            shown = canonical
+    return element("div", *parts, class_="ls-sites")
 
 
-def _site(found: Look, path: str) -> Html:
-    site = found.answers.sites[path]
+def _site(path: str, site: SiteReport, image: Tensor, canonical: Tensor) -> Html:
     m = site.map.detach()
-    where = "the image" if path == INPUT else f"the features that enter {path}"
+    where = "the image" if path == INPUT else "its features"
     facts = {
         "residual": f"{float(site.residual[0]):.1e}",
         "steps": str(int(site.steps[0])),
@@ -85,11 +89,11 @@ def _site(found: Look, path: str) -> Html:
         "div",
         panel(
             join((element("b", path), f": the map found for {where}")),
-            frame(found.image[0], f"the image under the map of {path}", grid(m, LINES)),
+            frame(image[0], f"the image under the map of {path}", grid(m, LINES)),
         ),
         panel(
             join((element("b", "Canonical form"), ": the same grid, made even")),
-            frame(unscale(found.image, m)[0], f"canonical form by the map of {path}", grid(_identity(m), LINES)),
+            frame(canonical[0], f"canonical form by the map of {path}", grid(_identity(m), LINES)),
         ),
         _facts(facts),
         class_="ls-site",
