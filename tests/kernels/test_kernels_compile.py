@@ -12,7 +12,7 @@ warnings.simplefilter("ignore")
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from localscale.kernels import head, mixing, warp
+from localscale.kernels import first_layer, head, mixing, warp
 
 def build(function, pointers, constants):
     names = function.arg_names
@@ -30,7 +30,10 @@ pointers = {n: "*fp32" for n in ("features", "weight_x", "bias_x", "weight_y", "
 numbers = {"temperature": "fp32", "epsilon": "fp32"}
 for compose in (False, True):
     blocks = {"PIXELS": 256, "CHANNELS": 16, "KNOTS": 8, "GUARD": True, "COMPOSE": compose}
-    build(head._next_state, pointers | numbers, blocks)
+    build(head._next_offsets, pointers | numbers, blocks)
+pointers = {n: "*fp32" for n in ("x", "out", "along_x", "along_y", "weight", "bias")}
+for image, pixels in ((3, 32), (0, 16)):
+    build(first_layer._first_layer, pointers, {"STRIDE": 2, "IMAGE": image, "PIXELS": pixels, "CHANNELS": 64})
 pointers = {n: "*fp32" for n in ("point", "image", "best_point", "best_image", "best", "points", "errors")}
 numbers = {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
 for history, slots in ((5, 8), (0, 2)):

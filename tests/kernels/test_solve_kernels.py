@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import localscale as ls
 from localscale import kernels
 from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.equilibrium import Anderson, Plain
-from localscale.kernels.head import next_state
+from localscale.kernels.first_layer import first_layer, project_taps
+from localscale.kernels.head import next_offsets
 from localscale.kernels.mixing import Iteration
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -18,6 +20,7 @@ HEADS = [
     ((4, 3), (5, 5), None, 1.0),
     ((2, 2), (3, 3), 0.1, 1.0),
 ]
+LAYERS = [(3, 64, (13, 16), 2), (1, 20, (9, 9), 1), (4, 7, (8, 5), 2), (40, 4, (7, 6), 1)]
 SOLVERS = {
     "anderson": Anderson(max_steps=9, tolerance=1e-5, fixed=True),
     "short history": Anderson(max_steps=7, history=3, damping=0.7, tolerance=0, fixed=True),
@@ -49,15 +52,15 @@ def test_the_next_map_is_the_twins(knots, size, guard, temperature, spread):
     with torch.no_grad():
         twin = network(features)
     settings = {"temperature": temperature, "guard": guard}
-    state = next_state(features, weights(network), knots, **settings)
-    assert (state - twin.state()).abs().max() < 1e-6
+    offsets = next_offsets(features, weights(network), knots, **settings)
+    assert (offsets - twin.offsets.flatten(1)).abs().max() < 1e-6
     if not spread:
-        assert torch.equal(state, ls.identity_map(2, knots, device=DEVICE).state()), "the identity, to the bit"
+        assert not offsets.any(), "the identity, to the bit"
     moved = features.to(memory_format=torch.channels_last)
-    assert (next_state(moved, weights(network), knots, **settings) - state).abs().max() < 1e-6
+    assert (next_offsets(moved, weights(network), knots, **settings) - offsets).abs().max() < 1e-6
     outer = ls.random_map(2, knots, strength=1.0, generator=torch.Generator().manual_seed(1), device=DEVICE)
-    composed = next_state(features, weights(network), knots, **settings, outer=outer.state())
-    assert (composed - outer.compose_resampled(twin, guard=guard).state()).abs().max() < 1e-6
+    composed = next_offsets(features, weights(network), knots, **settings, outer=outer.offsets.flatten(1))
+    assert (composed - outer.compose_resampled(twin, guard=guard).offsets.flatten(1)).abs().max() < 1e-6
 
 
 def wild(z: Tensor, lost: bool) -> Tensor:
@@ -72,11 +75,10 @@ def wild(z: Tensor, lost: bool) -> Tensor:
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("name", SOLVERS)
 def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
-    solver, start = SOLVERS[name], torch.ones(5, 20, device=DEVICE)
-    start[3] = 0.5
+    solver, start = SOLVERS[name], torch.zeros(5, 20, device=DEVICE)
     twin = solver.solve(lambda z: wild(z, lost), start)
     mixing = {"history": solver.history, "ridge": solver.ridge} if isinstance(solver, Anderson) else {"history": 0}
-    iteration = Iteration.begin(start, tolerance=solver.tolerance, damping=solver.damping, **mixing)
+    iteration = Iteration.begin(5, 20, DEVICE, tolerance=solver.tolerance, damping=solver.damping, **mixing)
     for number in range(solver.max_steps):
         iteration.advance(wild(iteration.point, lost), number)
     assert (iteration.best_image - twin.image).abs().max() < 1e-5
@@ -85,17 +87,37 @@ def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
     assert torch.equal(iteration.steps, twin.steps)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("channels", "wide", "size", "stride"), LAYERS)
+def test_the_first_layer_is_the_twins(channels, wide, size, stride, channels_last: bool):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(2, channels, *size, generator=rng).to(DEVICE)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    weight, bias = torch.randn(wide, channels, 3, 3, generator=rng).to(DEVICE), torch.randn(wide).to(DEVICE)
+    m = ls.random_map(2, (5, 4), strength=2.0, generator=rng, device=DEVICE)
+    twin = F.gelu(F.conv2d(ls.unscale(x, m, sampler="gather"), weight, bias, stride=stride, padding=1))
+    projected = channels > 4
+    found = first_layer(
+        project_taps(x, weight) if projected else x, *m.displacements(*size), weight, bias,
+        stride=stride, projected=projected,
+    )  # fmt: skip
+    assert found.shape == twin.shape
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert (found - twin).abs().max() < 1e-5 * twin.abs().max()
+
+
 @pytest.mark.parametrize("update", ["direct", "compose"])
-@pytest.mark.parametrize("fixed", [True, False])
-def test_the_whole_solve_is_the_twins(update: str, fixed: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("fixed", "in_channels"), [(True, 3), (False, 3), (True, 80), (True, 5)])
+def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     steps = {"max_steps": 3 if update == "compose" else 8, "fixed_steps": fixed, "on_failure": "identity"}
     solver = {"solver": "plain"} if update == "compose" else {}
     config = ls.DECConfig(update=update, knots=5, channels=(8, 8), resolution=24, tolerance=1e-4, **steps, **solver)
-    canonicalizer = ls.Canonicalizer(3, (5, 5), config).to(DEVICE)
+    canonicalizer = ls.Canonicalizer(in_channels, (5, 5), config).to(DEVICE)
     for layer in (canonicalizer.network.to_x, canonicalizer.network.to_y):
         nn.init.normal_(layer.weight, std=0.3)
-    image = torch.rand(3, 3, 40, 40, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    side = 40 if in_channels == 3 else 12
+    image = torch.rand(3, in_channels, side, side, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     reports = []
     for fast in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda *_, fast=fast: fast)

@@ -6,15 +6,16 @@ the kernels in ``localscale.kernels``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.network import MapNetwork, convolutions
-from localscale.conventions import lattice
+from localscale.canonicalizer.network import MapNetwork, convolutions, stride_of
 from localscale.equilibrium.solvers import Anderson, Estimate, stops_early
 
 __all__ = ["can_solve_fast", "solve_fast"]
@@ -27,9 +28,9 @@ def can_solve_fast(config: DECConfig, copy: Tensor) -> bool:
 
 
 def solve_fast(network: MapNetwork, copy: Tensor, knots: tuple[int, int], config: DECConfig) -> Estimate:
-    """The best map found for each image of ``copy`` ``(B, C, h, w)``, as a solver's estimate."""
+    """The best map found for each image of ``copy`` ``(B, C, h, w)``: a solver's estimate of its offsets."""
     solver = config.make_solver()
-    image, residual, steps = torch.ops.localscale.solve(
+    offsets, residual, steps = torch.ops.localscale.solve(
         copy,
         network.trunk.parameters_as(copy.dtype),
         [tensor.to(copy.dtype) for head in (network.to_x, network.to_y) for tensor in (head.weight, head.bias)],
@@ -44,7 +45,7 @@ def solve_fast(network: MapNetwork, copy: Tensor, knots: tuple[int, int], config
         solver.ridge if isinstance(solver, Anderson) else 0.0,
         not stops_early(solver.fixed),
     )
-    return Estimate(image, image, residual, steps, residual <= solver.tolerance)
+    return Estimate(offsets, offsets, residual, steps, residual <= solver.tolerance)
 
 
 @torch.library.custom_op("localscale::solve", mutates_args=())
@@ -53,19 +54,17 @@ def _solve(
     guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, ridge: float,
     fixed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    from localscale.kernels.head import next_state
+    from localscale.kernels.head import next_offsets
     from localscale.kernels.mixing import Iteration
-    from localscale.kernels.warp import fused_unscale
 
     columns, rows = knots
-    even = lattice(rows, columns, dtype=copy.dtype, device=copy.device).permute(2, 0, 1).reshape(1, -1)
-    start = even.expand(len(copy), -1)
-    iteration = Iteration.begin(start, history=history, tolerance=tolerance, damping=damping, ridge=ridge)
+    observe = _observer(copy, trunk[0], trunk[1])
+    mixing: dict[str, Any] = {"history": history, "tolerance": tolerance, "damping": damping, "ridge": ridge}
+    iteration = Iteration.begin(len(copy), 2 * rows * columns, copy.device, lattice=(rows, columns), **mixing)
     for number in range(max_steps):
-        along_x, along_y = (iteration.point - even).unflatten(1, (2, rows, columns)).unbind(1)
-        features = convolutions(fused_unscale(copy, along_x, along_y, "NCHW"), trunk)
-        image = next_state(
-            features,
+        along_x, along_y = iteration.point.view(-1, 2, rows, columns).unbind(1)
+        image = next_offsets(
+            convolutions(observe(along_x, along_y), trunk[2:]),
             (heads[0], heads[1], heads[2], heads[3]),
             (columns, rows),
             temperature=temperature,
@@ -76,6 +75,21 @@ def _solve(
         if not fixed and not bool(iteration.active.any()):
             break
     return iteration.best_image, iteration.best, iteration.steps
+
+
+def _observer(copy: Tensor, weight: Tensor, bias: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """What takes a map's displacements to the first layer of its canonical form."""
+    from localscale.kernels.first_layer import MOST_CHANNELS, WIDEST, first_layer, project_taps
+    from localscale.kernels.warp import launch_unscale
+
+    channels, height, width = copy.shape[1:]
+    stride, wide = stride_of(height, width), len(bias)
+    settings: dict[str, Any] = {"weight": weight, "bias": bias, "stride": stride}
+    if wide <= WIDEST and channels <= MOST_CHANNELS:
+        return functools.partial(first_layer, copy, **settings)
+    if wide <= WIDEST and stride == 1 and channels >= 9 * wide:  # then the taps' results are no more to read
+        return functools.partial(first_layer, project_taps(copy, weight), projected=True, **settings)
+    return lambda along_x, along_y: convolutions(launch_unscale(copy, along_x, along_y, height, width), (weight, bias))
 
 
 @_solve.register_fake

@@ -20,6 +20,7 @@ from localscale.equilibrium import fixed_point
 from localscale.equilibrium.fixed_point import conclude
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.build import family_of, identity_map
+from localscale.maps.grid import GridMap
 from localscale.warp import unscale
 
 __all__ = ["Canonicalizer", "SiteReport"]
@@ -90,23 +91,29 @@ class Canonicalizer(nn.Module):
             return self._solve(self.working_copy(features))
 
     def _solve(self, copy: Tensor) -> SiteReport:
+        if can_solve_fast(self.config, copy):
+            return self._solve_fast(copy)
+        family = family_of(self.config.family)
         start = identity_map(
             copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
         ).state()
-        if can_solve_fast(self.config, copy):
-            assert isinstance(self.network, MapNetwork)
-            estimate = solve_fast(self.network, copy, self.knots, self.config)
-            solution = conclude(estimate, start, solver=self.solver, on_failure=self.config.on_failure)
-        else:
-            pools = self.network.pools(copy) if isinstance(self.network, MapNetwork) else None
-            solution = fixed_point(
-                lambda state: (self._compiled or self._advance)(state, copy, pools),
-                start,
-                solver=self.solver,
-                gradient=self.config.gradient,
-                on_failure=self.config.on_failure,
-            )
-        found = family_of(self.config.family).from_state(solution.value, self.knots)
+        pools = self.network.pools(copy) if isinstance(self.network, MapNetwork) else None
+        solution = fixed_point(
+            lambda state: (self._compiled or self._advance)(state, copy, pools),
+            start,
+            solver=self.solver,
+            gradient=self.config.gradient,
+            on_failure=self.config.on_failure,
+        )
+        found = family.from_state(solution.value, self.knots)
+        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
+
+    def _solve_fast(self, copy: Tensor) -> SiteReport:
+        assert isinstance(self.network, MapNetwork)
+        estimate = solve_fast(self.network, copy, self.knots, self.config)
+        identity = torch.zeros_like(estimate.image)
+        solution = conclude(estimate, identity, solver=self.solver, on_failure=self.config.on_failure)
+        found = GridMap(solution.value.view(-1, 2, self.knots[1], self.knots[0]))
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
 
     def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from localscale.maps.build import family_of
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
 
-__all__ = ["EnergyNetwork", "MapNetwork", "convolutions"]
+__all__ = ["EnergyNetwork", "MapNetwork", "convolutions", "stride_of"]
 
 Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
 
@@ -39,7 +39,7 @@ class Trunk(nn.Module):
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of the features of such an input."""
         for _ in self.layers:
-            stride = _stride(height, width)
+            stride = stride_of(height, width)
             height, width = -(-height // stride), -(-width // stride)
         return height, width
 
@@ -51,11 +51,12 @@ class Trunk(nn.Module):
 def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """3 × 3 convolutions with GELU after each, given weights and biases in turn; they halve ``x`` while it is large."""
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        x = F.gelu(F.conv2d(x, weight, bias, stride=_stride(*x.shape[-2:]), padding=1))
+        x = F.gelu(F.conv2d(x, weight, bias, stride=stride_of(*x.shape[-2:]), padding=1))
     return x
 
 
-def _stride(height: int, width: int) -> int:
+def stride_of(height: int, width: int) -> int:
+    """By how much a layer thins out an input of this size."""
     return 2 if min(height, width) >= 2 * MIN_SIDE else 1
 
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["next_state"]
+__all__ = ["next_offsets"]
 
 
 @triton.jit
@@ -72,30 +72,21 @@ def _guard_factor(offsets, rows, columns, epsilon, KNOTS: tl.constexpr):
 
 
 @triton.jit
-def _outer_shift(state, x, y, mask, rows, columns, component: tl.constexpr):
-    """A component of l(q) − q at points q = (x, y), from l's control points."""
+def _outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
+    """A component of l(q) − q at points q = (x, y), from the offsets of l's control points."""
     place_x, place_y = x * (columns - 1), y * (rows - 1)
     left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
     top = tl.maximum(tl.minimum(place_y.to(tl.int32), rows - 2), 0)
     s, t = place_x - left, place_y - top
-    at = state + component * rows * columns + top * columns + left
-    if component == 0:
-        before, after = left.to(x.dtype) / (columns - 1), (left + 1).to(x.dtype) / (columns - 1)
-        a, c = tl.load(at, mask=mask, other=0.0) - before, tl.load(at + columns, mask=mask, other=0.0) - before
-        b, d = tl.load(at + 1, mask=mask, other=0.0) - after, tl.load(at + columns + 1, mask=mask, other=0.0) - after
-    else:
-        above, below = top.to(x.dtype) / (rows - 1), (top + 1).to(x.dtype) / (rows - 1)
-        a, b = tl.load(at, mask=mask, other=0.0) - above, tl.load(at + 1, mask=mask, other=0.0) - above
-        c, d = (
-            tl.load(at + columns, mask=mask, other=0.0) - below,
-            tl.load(at + columns + 1, mask=mask, other=0.0) - below,
-        )
+    at = offsets + component * rows * columns + top * columns + left
+    a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
+    c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
     upper, lower = a * (1 - s) + b * s, c * (1 - s) + d * s
     return upper * (1 - t) + lower * t
 
 
 @triton.jit
-def _next_state(
+def _next_offsets(
     features, weight_x, bias_x, weight_y, bias_y, outer, out, channels, height, width, rows, columns,
     f_batch, f_channel, f_row, f_column, temperature, epsilon,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
@@ -114,7 +105,7 @@ def _next_state(
         dot_x += tl.sum(value * tl.load(weight_x + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
         dot_y += tl.sum(value * tl.load(weight_y + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
     k = tl.arange(0, KNOTS)
-    along_x = out + batch * 2 * rows * columns  # first offsets, at the end control points
+    along_x = out + batch * 2 * rows * columns
     along_y = along_x + rows * columns
     zero = tl.zeros((KNOTS,), tl.float32)
     constant_x, constant_y = tl.load(bias_x), tl.load(bias_y)
@@ -134,14 +125,14 @@ def _next_state(
         factor = _guard_factor(along_x, rows, columns, epsilon, KNOTS)
     x = factor * tl.load(along_x + at, mask=mask, other=0.0)
     y = factor * tl.load(along_y + at, mask=mask, other=0.0)
-    even_x, even_y = j.to(tl.float32) / (columns - 1), i.to(tl.float32) / (rows - 1)
     tl.debug_barrier()
     if COMPOSE:
-        state = outer + batch * 2 * rows * columns
+        even_x, even_y = j.to(tl.float32) / (columns - 1), i.to(tl.float32) / (rows - 1)
+        before = outer + batch * 2 * rows * columns
         to_x = tl.minimum(tl.maximum(even_x + x, 0.0), 1.0)
         to_y = tl.minimum(tl.maximum(even_y + y, 0.0), 1.0)
-        x += _outer_shift(state, to_x, to_y, mask, rows, columns, 0)
-        y += _outer_shift(state, to_x, to_y, mask, rows, columns, 1)
+        x += _outer_shift(before, to_x, to_y, mask, rows, columns, 0)
+        y += _outer_shift(before, to_x, to_y, mask, rows, columns, 1)
         x = tl.where((j == 0) | (j == columns - 1), 0.0, x)
         y = tl.where((i == 0) | (i == rows - 1), 0.0, y)
         if GUARD:
@@ -151,11 +142,11 @@ def _next_state(
             again = _guard_factor(along_x, rows, columns, epsilon, KNOTS)
             x, y = again * x, again * y
             tl.debug_barrier()
-    tl.store(along_x + at, even_x + x, mask=mask)
-    tl.store(along_y + at, even_y + y, mask=mask)
+    tl.store(along_x + at, x, mask=mask)
+    tl.store(along_y + at, y, mask=mask)
 
 
-def next_state(
+def next_offsets(
     features: Tensor,
     heads: tuple[Tensor, Tensor, Tensor, Tensor],
     knots: tuple[int, int],
@@ -164,15 +155,15 @@ def next_state(
     guard: float | None,
     outer: Tensor | None = None,
 ) -> Tensor:
-    """The next map's state ``(B, 2·Ny·Nx)`` from features ``(B, C, h, w)``; with ``outer``, that map composed with it.
+    """Offsets ``(B, 2·Ny·Nx)`` of the next map from features ``(B, C, h, w)``, composed with ``outer`` if given.
 
-    ``heads`` are weight and bias of the heads along x and y.
+    ``heads`` are weight and bias of the heads along x and y; ``outer`` is given as offsets too.
     """
     batch, channels, height, width = features.shape
     columns, rows = knots
     out = torch.empty(batch, 2 * rows * columns, dtype=torch.float32, device=features.device)
     pixels = triton.next_power_of_2(height * width)
-    _next_state[(batch,)](
+    _next_offsets[(batch,)](
         features, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
         *features.stride(), temperature, 0.0 if guard is None else guard,
         PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), KNOTS=triton.next_power_of_2(max(knots)),

@@ -54,9 +54,16 @@ def _weights(errors, index, ridge, HISTORY: tl.constexpr, SLOTS: tl.constexpr):
 
 
 @triton.jit
+def _even(d, rows, columns):
+    """Where number ``d`` of a lattice's coordinates lies: first every control point's x, then every one's y."""
+    x, y = (d % columns).to(tl.float32) / (columns - 1), (d // columns % rows).to(tl.float32) / (rows - 1)
+    return tl.where(d < rows * columns, x, y)
+
+
+@triton.jit(do_not_specialize=["number"])  # or 0 and 1 would be compiled apart
 def _mix(
-    point, image, best_point, best_image, best, active, steps, points, errors, slot, size, tolerance, damping, ridge,
-    WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
+    point, image, best_point, best_image, best, active, steps, points, errors, number, size, rows, columns,
+    tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, WIDTH)
@@ -64,11 +71,17 @@ def _mix(
     here = tl.load(point + sample * size + d, mask=there, other=0.0)
     there_to = tl.load(image + sample * size + d, mask=there, other=0.0)
     error = there_to - here
-    length = tl.sqrt(tl.sum(there_to * there_to, axis=0))
+    measured = there_to
+    if columns > 1:
+        measured = tl.where(there, there_to + _even(d, rows, columns), 0.0)
+    length = tl.sqrt(tl.sum(measured * measured, axis=0))
     residual = tl.sqrt(tl.sum(error * error, axis=0)) / (length + 1e-12)
     finite = (residual < float("inf")) & (length < float("inf"))  # false for NaN too
     residual = tl.where(finite, residual, float("inf"))
-    so_far, going = tl.load(best + sample), tl.load(active + sample) != 0
+    first = number == 0
+    so_far = tl.load(best + sample, mask=number > 0, other=float("inf"))
+    going = first | (tl.load(active + sample, mask=number > 0, other=1) != 0)
+    taken = tl.load(steps + sample, mask=number > 0, other=0)
     better = going & (residual < so_far)
     place = sample * size + d
     kept = tl.where(better, here, tl.load(best_point + place, mask=there, other=0.0))
@@ -76,13 +89,13 @@ def _mix(
     tl.store(best_point + place, kept, mask=there)
     tl.store(best_image + place, fallback, mask=there)
     tl.store(best + sample, tl.where(better, residual, so_far))
-    tl.store(steps + sample, tl.load(steps + sample) + going.to(tl.int64))
+    tl.store(steps + sample, taken + going.to(tl.int64))
     going = going & (residual > tolerance)
     tl.store(active + sample, going.to(tl.int8))
     if HISTORY == 0:
         proposed = here + damping * error
     else:
-        index = tl.arange(0, SLOTS)
+        index, slot = tl.arange(0, SLOTS), number % HISTORY
         inside = (index < HISTORY)[:, None] & there[None, :]
         slots = sample * HISTORY * size + index[:, None] * size + d[None, :]
         newest = (index == slot)[:, None]
@@ -99,39 +112,47 @@ def _mix(
 
 @dataclass
 class Iteration:
-    """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation."""
+    """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation.
+
+    It starts at zero. ``lattice`` = (rows, columns) says that the numbers are offsets of a map's control points, whose
+    residual is relative to where the points are.
+    """
 
     tolerance: float
     damping: float
     ridge: float
+    lattice: tuple[int, int]
     point: Tensor
     best_point: Tensor
     best_image: Tensor
+    points: Tensor
+    errors: Tensor
     best: Tensor
     active: Tensor
     steps: Tensor
-    points: Tensor
-    errors: Tensor
 
     @classmethod
     def begin(
-        cls, start: Tensor, *, history: int, tolerance: float, damping: float = 1.0, ridge: float = 1e-6
+        cls,
+        batch: int,
+        size: int,
+        device: torch.device | str,
+        *,
+        history: int,
+        tolerance: float,
+        damping: float = 1.0,
+        ridge: float = 1e-6,
+        lattice: tuple[int, int] = (0, 0),
     ) -> Iteration:
-        """At ``start``; a history of 0 mixes nothing."""
-        batch, size = start.shape
-        return cls(
-            tolerance,
-            damping,
-            ridge,
-            start.clone(),
-            start.clone(),
-            start.clone(),
-            start.new_full((batch,), torch.inf),
-            torch.ones(batch, dtype=torch.int8, device=start.device),
-            torch.zeros(batch, dtype=torch.int64, device=start.device),
-            start.new_zeros(batch, history, size),
-            start.new_zeros(batch, history, size),
-        )
+        """At zero; a history of 0 mixes nothing."""
+        zeros = torch.zeros(3 + 2 * history, batch * size, device=device)  # one launch
+        point, best_point, best_image = zeros[:3].view(3, batch, size).unbind()
+        points, errors = zeros[3:].view(2, batch, history, size).unbind()
+        best = torch.empty(batch, device=device)  # these three are first written by the first advance
+        active = torch.empty(batch, dtype=torch.int8, device=device)
+        steps = torch.empty(batch, dtype=torch.int64, device=device)
+        numbers = (tolerance, damping, ridge, lattice)
+        return cls(*numbers, point, best_point, best_image, points, errors, best, active, steps)
 
     def advance(self, image: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
@@ -139,7 +160,7 @@ class Iteration:
         history = self.points.shape[1]
         _mix[(batch,)](
             self.point, image, self.best_point, self.best_image, self.best, self.active, self.steps,
-            self.points, self.errors, number % max(history, 1), size, self.tolerance, self.damping, self.ridge,
+            self.points, self.errors, number, size, *self.lattice, self.tolerance, self.damping, self.ridge,
             WIDTH=triton.next_power_of_2(size), HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
             num_warps=4,
         )  # fmt: skip

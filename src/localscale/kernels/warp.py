@@ -19,7 +19,7 @@ from torch import Tensor
 
 from localscale.layouts import Layout, Tokens
 
-__all__ = ["fused_unscale"]
+__all__ = ["as_tables", "corners", "fused_unscale", "launch_unscale"]
 
 
 def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
@@ -54,7 +54,7 @@ def _look_up(table, row, column, height, width, rows, columns, stride_row, strid
 
 
 @triton.jit
-def _corners(
+def corners(
     along_x, along_y, pixel, height, width, rows_x, columns_x, rows_y, columns_y,
     tx_row, tx_column, ty_row, ty_column,
 ):  # fmt: skip
@@ -89,7 +89,7 @@ def _unscale(
     channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     pixel = place - prefix  # negative for prefix tokens, which stay as they are
     moved = (pixel >= 0) & (pixel < height * width)
-    left, right, top, bottom, s, t, _, _ = _corners(
+    left, right, top, bottom, s, t, _, _ = corners(
         along_x + batch * tx_batch, along_y + batch * ty_batch, tl.where(moved, pixel, 0), height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def _unscale_backward(
     pixel = place - prefix
     moved = (pixel >= 0) & (pixel < height * width)
     at = tl.where(moved, pixel, 0)
-    left, right, top, bottom, s, t, inside_x, inside_y = _corners(
+    left, right, top, bottom, s, t, inside_x, inside_y = corners(
         along_x + batch * tx_batch, along_y + batch * ty_batch, at, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
@@ -188,7 +188,8 @@ def _blocks(view: _View, channels: int) -> tuple[int, int, int]:
     return 256, min(triton.next_power_of_2(channels), 4), 4
 
 
-def _tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
+def as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
+    """Sizes and strides of both tables, as the kernels take them."""
     sizes = [along_x.shape[1], along_x.shape[2], along_y.shape[1], along_y.shape[2]]
     strides = [
         stride if size > 1 else 0
@@ -206,11 +207,18 @@ def _channels(x: Tensor, channels_last: bool) -> int:
 def _unscale_op(
     x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int, channels_last: bool
 ) -> Tensor:
+    return launch_unscale(x, along_x, along_y, height, width, prefix, channels_last)
+
+
+def launch_unscale(
+    x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int = 0, channels_last: bool = False
+) -> Tensor:
+    """The kernel itself, without gradients, for those who are an operator already."""
     out = torch.empty_like(x)
     channels = _channels(x, channels_last)
     view, target = _view(x, width, channels_last), _view(out, width, channels_last)
     pixels, across, warps = _blocks(view, channels)
-    sizes, strides = _tables(along_x, along_y)
+    sizes, strides = as_tables(along_x, along_y)
     grid = (triton.cdiv(prefix + height * width, pixels), len(x), triton.cdiv(channels, across))
     _unscale[grid](
         x, out, along_x, along_y, height, width, prefix, channels, *sizes, *view, *target, *strides,
@@ -236,7 +244,7 @@ def _backward_op(
     if want_x:
         assert _view(to_x, width, channels_last) == view, "the gradient lies in memory as its feature does"
     pixels, across, warps = _blocks(view, channels)
-    sizes, strides = _tables(along_x, along_y)
+    sizes, strides = as_tables(along_x, along_y)
     grid = (triton.cdiv(prefix + height * width, pixels), len(x))
     _unscale_backward[grid](
         grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
