@@ -6,7 +6,9 @@ import torch.nn.functional as F
 from reference import bilinear
 from torch.autograd import gradcheck, gradgradcheck
 
-from localscale.sampling import SAMPLERS, sample_gather, sample_native, sample_nearest
+import localscale as ls
+from localscale.conventions import compute_dtype, pixel_positions
+from localscale.sampling import SAMPLERS, sample_displaced, sample_gather, sample_native, sample_nearest
 
 EACH_SAMPLER = pytest.mark.parametrize("sampler", SAMPLERS)
 
@@ -98,3 +100,16 @@ def test_one_still_entry_does_not_change_the_others(rng: torch.Generator):
     both = sample_native(x, torch.cat((own_pixels(6, 7), moving)))
     assert torch.equal(both[:1], x[:1])
     assert torch.equal(both[1:], sample_native(x[1:], moving))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_without_gradients_the_short_way_is_the_twin(dtype: torch.dtype, rng: torch.Generator):
+    x = torch.rand(3, 2, 9, 14, generator=rng).to(dtype)
+    m = ls.random_map(3, (5, 4), strength=2.0, generator=rng, dtype=compute_dtype(dtype))
+    m.offsets[1] = 0
+    flow = m.flow(9, 14)
+    short, twin = sample_displaced(x, flow), sample_native(x, pixel_positions(flow))
+    assert short.dtype == dtype
+    assert (short - twin).abs().max() < {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
+    assert torch.equal(short[1], x[1]), "a map that moves nothing changes no bit"
+    assert torch.equal(sample_displaced(x, 0 * flow[:1]), x), "one map for all"

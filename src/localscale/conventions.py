@@ -12,6 +12,7 @@ from torch import Tensor
 __all__ = [
     "compute_dtype",
     "coordinates",
+    "flow_to_grid_sample",
     "lattice",
     "pixel_positions",
     "resize",
@@ -57,15 +58,29 @@ def pixel_positions(flow: Tensor) -> Tensor:
     _, height, width, _ = flow.shape
     rows = torch.arange(height, dtype=flow.dtype, device=flow.device)[:, None]
     columns = torch.arange(width, dtype=flow.dtype, device=flow.device)[None, :]
-    x = (columns + flow[..., 0] * (width - 1)).clamp(0, width - 1)
-    y = (rows + flow[..., 1] * (height - 1)).clamp(0, height - 1)
+    x = torch.add(columns, flow[..., 0], alpha=width - 1).clamp_(0, width - 1)
+    y = torch.add(rows, flow[..., 1], alpha=height - 1).clamp_(0, height - 1)
     return torch.stack((x, y), dim=-1)
 
 
 def to_grid_sample(pixels: Tensor) -> Tensor:
     """Pixel positions ``(B, H, W, 2)`` in the [−1,1] units of ``torch.nn.functional.grid_sample``."""
     _, height, width, _ = pixels.shape
-    return 2 * pixels / xy_pair(max(width - 1, 1), max(height - 1, 1), pixels) - 1
+    half = xy_pair(max(width - 1, 1) / 2, max(height - 1, 1) / 2, pixels)
+    return torch.addcdiv(-torch.ones_like(half), pixels, half)  # one pass
+
+
+def flow_to_grid_sample(flow: Tensor) -> Tensor:
+    """Where each pixel looks, as ``pixel_positions`` tells, in ``grid_sample``'s units and in one pass; no gradient.
+
+    It may lie outside [−1,1]: ``grid_sample`` is told to stay at the border.
+    """
+    _, height, width, _ = flow.shape
+    grid = torch.empty_like(flow, memory_format=torch.contiguous_format)
+    columns, rows = (2 * coordinates(size, dtype=flow.dtype, device=flow.device) - 1 for size in (width, height))
+    torch.add(columns, flow[..., 0], alpha=2, out=grid[..., 0])
+    torch.add(rows[:, None], flow[..., 1], alpha=2, out=grid[..., 1])
+    return grid
 
 
 def stretch(x: Tensor, height: int, width: int) -> Tensor:

@@ -3,6 +3,7 @@
 Convention: ``scale`` is S(x; l)(p) = x(l⁻¹(p)), ``unscale`` is S⁻¹(x; l)(p) = x(l(p)); canonicalizing is ``unscale``.
 """
 
+import torch
 from torch import Tensor
 
 from localscale import kernels
@@ -10,7 +11,7 @@ from localscale.conventions import pixel_positions
 from localscale.errors import MapError, ShapeError, near_misses
 from localscale.layouts import Layout, as_nchw
 from localscale.maps.base import InverseMethod, Map
-from localscale.sampling import SAMPLERS, sample_nearest
+from localscale.sampling import SAMPLERS, sample_displaced, sample_nearest
 
 __all__ = ["scale", "unscale"]
 
@@ -79,10 +80,14 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
     if look_at.batch not in (1, x.shape[0]):
         raise MapError(f"{look_at.batch} maps came for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
     height, width = view.shape[-2:]
-    if mode == "bilinear" and sampler == "native" and layout != "NHW" and kernels.usable(x):
+    native = mode == "bilinear" and sampler == "native"
+    if native and layout != "NHW" and kernels.usable(x):
         from localscale.kernels.warp import fused_unscale
 
         return fused_unscale(x, *look_at.displacements(height, width), layout)
-    pixels = pixel_positions(look_at.flow(height, width)).expand(x.shape[0], -1, -1, -1)
+    flow = look_at.flow(height, width)
+    if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return restore(sample_displaced(view, flow))
+    pixels = pixel_positions(flow).expand(x.shape[0], -1, -1, -1)
     sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]
     return restore(sample(view, pixels))

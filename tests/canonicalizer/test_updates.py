@@ -232,9 +232,9 @@ class Distance(nn.Module):
 @EACH_FAMILY
 def test_fixed_points_of_the_gradient_update_are_stationary_points_of_the_energy(family: str):
     """Claim 1, both ways: the minimum is a fixed point, and the fixed point found has no gradient."""
-    features = smooth(2, 3, 24)
+    features = smooth(1, 3, 24)
     true = random_map(
-        2, 4, strength=0.8, family=family, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+        1, 4, strength=0.8, family=family, generator=torch.Generator().manual_seed(3), dtype=torch.float64
     )
     config = DECConfig(
         family=family,

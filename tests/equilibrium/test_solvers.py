@@ -238,3 +238,27 @@ def test_expansion_is_beyond_plain_iteration_but_not_beyond_damping():
         lost = fixed_point(p.f, p.start, solver=Plain(200, 1e-5))
     assert torch.isfinite(lost.value).all()
     assert not torch.isclose(lost.value, p.answer, rtol=0.1).all(dim=1).any()
+
+
+def test_samples_that_are_done_are_not_evaluated_again():
+    class Halving:
+        """z ↦ z/2 + c, by another factor for each sample; counts what it is asked."""
+
+        def __init__(self, factors: torch.Tensor, asked: list[int]) -> None:
+            self.factors, self.asked = factors, asked
+
+        def __call__(self, z: torch.Tensor) -> torch.Tensor:
+            self.asked.append(len(z))
+            return self.factors * z + 1
+
+        def among(self, index: torch.Tensor) -> "Halving":
+            return Halving(self.factors[index], self.asked)
+
+    factors = torch.tensor([[0.0], [0.5], [0.9]], dtype=torch.float64)
+    solver = Plain(max_steps=60, tolerance=1e-3)
+    asked: list[int] = []
+    some = solver.solve(Halving(factors, asked), torch.zeros(3, 1, dtype=torch.float64))
+    every = solver.solve(lambda z: factors * z + 1, torch.zeros(3, 1, dtype=torch.float64))
+    assert torch.equal(some.image, every.image)
+    assert torch.equal(some.steps, every.steps)
+    assert sum(asked) == int(every.steps.sum()) < 3 * len(asked)

@@ -95,19 +95,18 @@ class MapNetwork(nn.Module):
         """A map for each input; ``pools`` as ``pools`` gives them, where they are at hand."""
         pool_x, pool_y = self.pools(x) if pools is None else pools
         x = self.trunk(x)
-        logits_x = self._head(self.to_x, x, pool_x)
-        logits_y = self._head(self.to_y, x.transpose(2, 3), pool_y)
+        # Weighing channels and pooling pixels commute, and one channel is less to pool than many. Pooling is adaptive
+        # average pooling as two small products: it exports everywhere and differentiates twice.
+        weights = torch.cat((self.to_x.weight, self.to_y.weight)).to(x.dtype)
+        weighed_x, weighed_y = (weights @ x.flatten(2)).unflatten(2, x.shape[2:]).unbind(1)
+        logits_x = pool_x[0] @ weighed_x @ pool_x[1].T + self.to_x.bias.to(x.dtype)
+        logits_y = pool_y[0] @ weighed_y.transpose(1, 2) @ pool_y[1].T + self.to_y.bias.to(x.dtype)
         return self.family.from_logits(
-            logits_x.view(-1, *self.shapes[0]),
-            logits_y.view(-1, *self.shapes[1]),
+            torch.tanh(logits_x).view(-1, *self.shapes[0]),
+            torch.tanh(logits_y).view(-1, *self.shapes[1]),
             temperature=self.temperature,
             guard=self.guard,
         )
-
-    def _head(self, head: nn.Linear, x: Tensor, pool: tuple[Tensor, Tensor]) -> Tensor:
-        # Adaptive average pooling, as two small products: exports everywhere and differentiates twice.
-        pooled = (pool[0] @ x @ pool[1].T).movedim(1, -1)
-        return torch.tanh(F.linear(pooled, head.weight.to(x.dtype), head.bias.to(x.dtype)))
 
 
 class EnergyNetwork(nn.Module):

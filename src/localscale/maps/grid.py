@@ -186,7 +186,7 @@ def _stretch(values: Tensor, size: int, dim: int) -> Tensor:
     place = coordinates(size, dtype=values.dtype, device=values.device) * (values.shape[dim] - 1)
     left = place.floor().clamp_max(values.shape[dim] - 2).long()
     weight = (place - left).view(-1, *(1 for _ in range(dim + 1, values.dim())))
-    return torch.lerp(values.index_select(dim, left), values.index_select(dim, left + 1), weight)
+    return values.index_select(dim, left).lerp_(values.index_select(dim, left + 1), weight)
 
 
 def resample_to_grid(m: Map, knots: tuple[int, int], *, guard: float | None = None) -> GridMap:
