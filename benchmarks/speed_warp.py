@@ -26,8 +26,10 @@ from benchmarks.speed_settings import (
 from localscale.conventions import pixel_positions, to_grid_sample
 from localscale.layouts import Layout, Tokens, as_nchw
 from localscale.maps import GridMap
+from localscale.training.graph import Replayed
 
 KNOTS = (6, 6)
+REPLAYED = "localscale, replayed"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Inputs:
     """A tensor, its map in each of the forms that a method wants, and a gradient of the answer."""
 
     x: Tensor
-    state: Tensor
+    offsets: Tensor
     grid: Tensor
     positions: Tensor
     slope: Tensor
@@ -76,8 +78,8 @@ class Inputs:
 Method = Callable[[Tensor, Layout, Tensor], Tensor]
 
 
-def _ours(x: Tensor, layout: Layout, state: Tensor) -> Tensor:
-    return ls.unscale(x, GridMap.from_state(state, KNOTS), layout=layout)
+def _ours(x: Tensor, layout: Layout, offsets: Tensor) -> Tensor:
+    return ls.unscale(x, GridMap(offsets), layout=layout)
 
 
 def _grid_sample(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
@@ -91,11 +93,9 @@ def _half_grid(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
     return back(F.grid_sample(view, grid.to(x.dtype), mode="bilinear", padding_mode="border", align_corners=True))
 
 
-def _grid_made(x: Tensor, layout: Layout, state: Tensor) -> Tensor:
+def _grid_made(x: Tensor, layout: Layout, offsets: Tensor) -> Tensor:
     height, width = as_nchw(x, layout)[0].shape[-2:]
-    return _grid_sample(
-        x, layout, to_grid_sample(pixel_positions(GridMap.from_state(state, KNOTS).flow(height, width)))
-    )
+    return _grid_sample(x, layout, to_grid_sample(pixel_positions(GridMap(offsets).flow(height, width))))
 
 
 def _remap(x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
@@ -107,9 +107,9 @@ def _remap(x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
 
 
 METHODS: dict[str, tuple[Method, str]] = {
-    "localscale": (_ours, "state"),
+    "localscale": (_ours, "offsets"),
     "grid_sample, grid given": (_grid_sample, "grid"),
-    "grid_sample, grid made": (_grid_made, "state"),
+    "grid_sample, grid made": (_grid_made, "offsets"),
     "kornia's remap, positions given": (_remap, "positions"),
     "grid_sample, grid given, itself in half precision": (_half_grid, "grid"),
 }
@@ -125,7 +125,8 @@ def warp(device: str, quick: bool) -> Table:
         "`ls.unscale` with random grid maps of 6 knots, strength 0.5; backward to the map (ours: its control points), "
         "and to the features of tokens, which have one prefix token. Eager; all methods take turns on the same inputs, "
         "made anew for every repetition; medians. Peers sample in float32 and cast back, but for the one whose grid is "
-        "bfloat16 too. The largest error is against the same warp in float64 of the same tensor. Floor: forward reads "
+        "bfloat16 too. Replayed: recorded as a CUDA graph, its inputs copied in. The largest error is against the same "
+        "warp in float64 of the same tensor. Floor: forward reads "
         "and writes the tensor, backward reads it and the answer's gradient and writes the tokens' gradient. Peak "
         f"memory is above the inputs. {bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
     )
@@ -141,8 +142,10 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
         for name, (method, form) in METHODS.items()
         if method is not _half_grid or dtype != torch.float32
     }
+    if device.startswith("cuda"):
+        calls[REPLAYED] = _replayed(calls["localscale"])
     inputs = fresh()
-    reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].state.double())
+    reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].offsets.double())
     errors: dict[str, float] = {}
 
     def look(name: str, answer: tuple[Tensor, ...]) -> None:
@@ -154,7 +157,7 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
     moved = feature.passes[backward] * inputs[0].x.nbytes
     rows: list[dict[str, Cell]] = []
     for name, time in times.items():
-        is_ours = name == "localscale"
+        is_ours = name in ("localscale", REPLAYED)
         rows.append(
             {
                 "tensor": feature.name,
@@ -187,8 +190,19 @@ def _call(method: Method, form: str, feature: Feature, backward: bool) -> Callab
     return with_backward if backward else forward_only
 
 
+def _replayed(call: Callable[[Inputs], tuple[Any, ...]]) -> Callable[[Inputs], tuple[Any, ...]]:
+    """The same recorded as a CUDA graph: the device's time, without the host's."""
+
+    def step(x: Tensor, offsets: Tensor, slope: Tensor) -> dict[str, Tensor]:
+        return {str(n): answer for n, answer in enumerate(call(Inputs(x, offsets, x, x, slope)))}
+
+    replay = Replayed(step)
+    return lambda inputs: tuple(replay(inputs.x, inputs.offsets, inputs.slope).values())
+
+
 def _make_inputs(feature: Feature, dtype: torch.dtype, device: str) -> Inputs:
     x, slope = (torch.randn(feature.shape, device=device, dtype=dtype) for _ in range(2))
     m = ls.random_map(feature.shape[0], KNOTS, strength=0.5, device=device)
+    assert isinstance(m, GridMap)
     positions = pixel_positions(m.flow(*feature.pixels))
-    return Inputs(x, m.state(), to_grid_sample(positions), positions, slope)
+    return Inputs(x, m.offsets, to_grid_sample(positions), positions, slope)

@@ -71,15 +71,18 @@ def to_grid_sample(pixels: Tensor) -> Tensor:
 
 
 def flow_to_grid_sample(flow: Tensor) -> Tensor:
-    """Where each pixel looks, as ``pixel_positions`` tells, in ``grid_sample``'s units and in one pass; no gradient.
+    """``to_grid_sample`` of ``pixel_positions``, without a gradient and with nothing stored in between.
 
-    It may lie outside [−1,1]: ``grid_sample`` is told to stay at the border.
+    Positions may lie outside [−1,1]: ``grid_sample`` is told to stay at the border.
     """
     _, height, width, _ = flow.shape
     grid = torch.empty_like(flow, memory_format=torch.contiguous_format)
-    columns, rows = (2 * coordinates(size, dtype=flow.dtype, device=flow.device) - 1 for size in (width, height))
-    torch.add(columns, flow[..., 0], alpha=2, out=grid[..., 0])
-    torch.add(rows[:, None], flow[..., 1], alpha=2, out=grid[..., 1])
+    for axis, size in enumerate((width, height)):
+        pixels = torch.arange(size, dtype=flow.dtype, device=flow.device)
+        place = torch.add(
+            pixels if axis == 0 else pixels[:, None], flow[..., axis], alpha=size - 1, out=grid[..., axis]
+        )
+        place.div_(max(size - 1, 1) / 2).sub_(1)
     return grid
 
 

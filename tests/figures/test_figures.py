@@ -127,3 +127,27 @@ def test_a_local_scaling_keeps_both_ends_and_a_global_one_does_not():
         places = axis.lines[1].get_ydata()
         assert (places[0], places[-1]) == pytest.approx((0, end))
         assert (np.diff(places) > 0).all()
+
+
+def test_growth_is_drawn_from_a_benchmarks_results(tmp_path: Path):
+    cost = {
+        "forward ms": 1.0,
+        "forward and backward ms": 2.0,
+        "forward peak MiB": 3,
+        "forward and backward peak MiB": 4,
+    }
+    rows = [{"axis": axis, "value": value, **cost} for axis in ("batch", "steps") for value in (1, 2)]
+    (tmp_path / "speed.json").write_text(
+        json.dumps({"tables": [{"title": "How the cost of a solve grows", "rows": rows}]})
+    )
+    main(["figure", "growth", "--result", str(tmp_path / "speed.json"), "--out", str(tmp_path / "growth.svg")])
+    assert "peak memory, MiB" in (tmp_path / "growth.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("{}", "no result of a benchmark"), ('{"tables": []}', "has no table"), ("x", "no result")]
+)
+def test_what_is_no_benchmark_is_said(content: str, said: str, tmp_path: Path):
+    (tmp_path / "speed.json").write_text(content)
+    with pytest.raises(SystemExit, match=said):
+        main(["figure", "growth", "--result", str(tmp_path / "speed.json"), "--out", str(tmp_path / "growth.svg")])

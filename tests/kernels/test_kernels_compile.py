@@ -26,6 +26,7 @@ for kind in ("*fp32", "*bf16"):
         blocks = {"PIXELS": pixels, "CHANNELS": channels}
         build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
         build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
+build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
 pointers = {n: "*fp32" for n in ("features", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}
 numbers = {"temperature": "fp32", "epsilon": "fp32"}
 for compose in (False, True):

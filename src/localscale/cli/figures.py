@@ -215,6 +215,23 @@ class Residual:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """Time and memory of a solve against batch, resolution, knots, sites and steps."""
+
+    result: Path
+    """A file that ``python -m benchmarks --suite speed`` wrote, such as results/speed_cpu.json."""
+    out: Path = Path("growth.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.figures import draw_growth, save_figure
+        from localscale.figures.growth import growth_of
+
+        save_figure(draw_growth(growth_of(self.result)), self.out)
+        print(self.out)
+
+
+@dataclass(frozen=True)
 class Samples:
     """Samples of datasets: a scene per row, its sizes side by side, their factors below."""
 
@@ -249,6 +266,7 @@ class Figure:
         | Annotated[Learned, subcommand("learned")]
         | Annotated[Samples, subcommand("samples")]
         | Annotated[Residual, subcommand("residual")]
+        | Annotated[Growth, subcommand("growth")]
         | Annotated[Masks, subcommand("masks")]
     ]
 

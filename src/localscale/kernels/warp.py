@@ -30,9 +30,13 @@ def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -
     if x.dtype == torch.float64:  # values are weighed in the tables' precision
         along_x, along_y = along_x.double(), along_y.double()
     if isinstance(layout, Tokens):
-        return torch.ops.localscale.unscale(x, along_x, along_y, layout.height, layout.width, layout.prefix, True)
-    height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
-    return torch.ops.localscale.unscale(x, along_x, along_y, height, width, 0, layout == "NHWC")
+        place = (layout.height, layout.width, layout.prefix, True)
+    else:
+        height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
+        place = (height, width, 0, layout == "NHWC")
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return torch.ops.localscale.unscale(x, along_x, along_y, *place)
+    return launch_unscale(x, along_x, along_y, *place)  # to be an operator takes longer than the kernel
 
 
 @triton.jit
@@ -164,6 +168,31 @@ def _unscale_backward(
         tl.store(flow + height * width, tl.where(inside_y, slope_y * (height - 1), 0), mask=moved)
 
 
+@triton.jit
+def _to_table(flow, out, height, width, rows, columns, f_batch, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
+    """One lattice point's gradient, from that of the displacements of the pixels between it and its neighbours."""
+    knot, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    knot_row, knot_column = knot // columns, knot % columns
+    dtype = flow.dtype.element_ty
+    # Knots lie `down` and `across` pixels apart; a single one serves all pixels.
+    down, across = tl.maximum(height - 1, 1), tl.maximum(width - 1, 1)
+    first_row = tl.maximum((knot_row - 1) * down // tl.maximum(rows - 1, 1), 0)
+    last_row = tl.minimum((knot_row + 1) * down // tl.maximum(rows - 1, 1) + 1, height - 1)
+    first_column = tl.maximum((knot_column - 1) * across // tl.maximum(columns - 1, 1), 0)
+    last_column = tl.minimum((knot_column + 1) * across // tl.maximum(columns - 1, 1) + 1, width - 1)
+    total = tl.zeros((BLOCK_ROWS, BLOCK_COLUMNS), dtype)
+    for top in range(first_row, last_row + 1, BLOCK_ROWS):
+        row = top + tl.arange(0, BLOCK_ROWS)
+        by_row = tl.maximum(1 - tl.abs(row.to(dtype) * (rows - 1) / down - knot_row), 0)
+        for left in range(first_column, last_column + 1, BLOCK_COLUMNS):
+            column = left + tl.arange(0, BLOCK_COLUMNS)
+            by_column = tl.maximum(1 - tl.abs(column.to(dtype) * (columns - 1) / across - knot_column), 0)
+            at = flow + batch * f_batch + row[:, None] * width + column[None, :]
+            slope = tl.load(at, mask=(row < height)[:, None] & (column < width)[None, :], other=0)
+            total += slope * by_row[:, None] * by_column[None, :]
+    tl.store(out + batch * rows * columns + knot, tl.sum(tl.sum(total, axis=1), axis=0))
+
+
 class _View(NamedTuple):
     """How a tensor's channels, rows and columns are laid out in memory."""
 
@@ -236,7 +265,7 @@ def _(x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, pref
 def _backward_op(
     grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
     channels_last: bool, want_x: bool, want_map: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     channels = _channels(x, channels_last)
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
@@ -250,16 +279,19 @@ def _backward_op(
         grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
         PIXELS=pixels, CHANNELS=across, WANT_X=want_x, WANT_MAP=want_map, num_warps=warps,
     )  # fmt: skip
-    return to_x, flow
+    if not want_map:
+        return to_x, flow.new_empty(0), flow.new_empty(0)
+    return to_x, _table_gradient(flow[:, 0], along_x), _table_gradient(flow[:, 1], along_y)
 
 
 @_backward_op.register_fake
 def _(
     grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
     channels_last: bool, want_x: bool, want_map: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
-    return to_x, x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
+    to_along_x, to_along_y = (table.new_empty(table.shape if want_map else 0) for table in (along_x, along_y))
+    return to_x, to_along_x, to_along_y
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -270,27 +302,24 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, along_x, along_y = ctx.saved_tensors
     want_x, want_map = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    to_x, flow = torch.ops.localscale.unscale_backward(grad, x, along_x, along_y, *ctx.settings, want_x, want_map)
-    tables: list[Tensor | None] = [None, None]
-    if want_map:
-        tables = [_to_table(flow[:, axis], table) for axis, table in enumerate((along_x, along_y))]
-    return to_x.to(x.dtype) if want_x else None, *tables, None, None, None, None
+    to_x, *to_tables = torch.ops.localscale.unscale_backward(grad, x, along_x, along_y, *ctx.settings, want_x, want_map)
+    return to_x.to(x.dtype) if want_x else None, *(to_tables if want_map else (None, None)), None, None, None, None
 
 
-def _to_table(flow: Tensor, table: Tensor) -> Tensor:
-    """The gradient of a table, from that of every pixel's displacement: each side's interpolation, transposed."""
-    batch, rows, columns = table.shape
-    down = _interpolation(flow.shape[1], rows, flow)
-    across = _interpolation(flow.shape[2], columns, flow)
-    gathered = down.T @ (flow @ across)
-    return gathered.sum(dim=0, keepdim=True) if batch == 1 < len(flow) else gathered
-
-
-def _interpolation(size: int, knots: int, like: Tensor) -> Tensor:
-    """How much each of ``size`` pixels takes of each of ``knots`` lattice points, ``(size, knots)``."""
-    place = torch.arange(size, dtype=like.dtype, device=like.device) * ((knots - 1) / max(size - 1, 1))
-    knot = torch.arange(knots, dtype=like.dtype, device=like.device)
-    return (1 - (place[:, None] - knot).abs()).clamp_min(0)
+def _table_gradient(flow: Tensor, table: Tensor) -> Tensor:
+    """The gradient of a table, from that of every pixel's displacement ``(B, H, W)``."""
+    maps, rows, columns = table.shape
+    batch, height, width = flow.shape
+    if (rows, columns) == (height, width):
+        gathered = flow.clone()  # an operator's answers share no memory
+    else:
+        gathered = torch.empty(batch, rows, columns, dtype=flow.dtype, device=flow.device)
+        block = (8, 64) if width > 32 else (16, 16)
+        _to_table[(rows * columns, batch)](
+            flow, gathered, height, width, rows, columns, flow.stride(0),
+            BLOCK_ROWS=block[0], BLOCK_COLUMNS=block[1], num_warps=4,
+        )  # fmt: skip
+    return gathered.sum(dim=0, keepdim=True) if maps == 1 < batch else gathered
 
 
 torch.library.register_autograd("localscale::unscale", _backward, setup_context=_setup)
