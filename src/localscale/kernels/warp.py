@@ -34,9 +34,10 @@ def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -
     else:
         height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
         place = (height, width, 0, layout == "NHWC")
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return torch.ops.localscale.unscale(x, along_x, along_y, *place)
-    return launch_unscale(x, along_x, along_y, *place)  # to be an operator takes longer than the kernel
+    plain = type(x) is Tensor and type(along_x) is Tensor  # and none that stands for another
+    if plain and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return launch_unscale(x, along_x, along_y, *place)  # being an operator takes longer than the kernel
+    return torch.ops.localscale.unscale(x, along_x, along_y, *place)
 
 
 @triton.jit
