@@ -108,8 +108,9 @@ def test_without_gradients_the_short_way_is_the_twin(dtype: torch.dtype, rng: to
     m = ls.random_map(3, (5, 4), strength=2.0, generator=rng, dtype=compute_dtype(dtype))
     m.offsets[1] = 0
     flow = m.flow(9, 14)
-    short, twin = sample_displaced(x, flow), sample_native(x, pixel_positions(flow))
+    moves = torch.tensor([True, False, True])
+    short, twin = sample_displaced(x, flow, moves), sample_native(x, pixel_positions(flow))
     assert short.dtype == dtype
     assert (short - twin).abs().max() < {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
     assert torch.equal(short[1], x[1]), "a map that moves nothing changes no bit"
-    assert torch.equal(sample_displaced(x, 0 * flow[:1]), x), "one map for all"
+    assert torch.equal(sample_displaced(x, 0 * flow[:1], moves[1:2]), x), "one map for all"

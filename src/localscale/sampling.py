@@ -30,15 +30,17 @@ def sample_native(x: Tensor, pixels: Tensor) -> Tensor:
     return torch.where(still, x.detach() + (sampled - sampled.detach()), sampled)
 
 
-def sample_displaced(x: Tensor, flow: Tensor) -> Tensor:
-    """``sample_native`` where ``flow`` l(p) − p says, without gradients and with less to read and write in between."""
+def sample_displaced(x: Tensor, flow: Tensor, moves: Tensor) -> Tensor:
+    """``sample_native`` where ``flow`` l(p) − p says, without gradients and with less to read and write in between.
+
+    ``moves`` ``(B,)`` says which maps move anything; under the others ``x`` stays as it is.
+    """
     dtype = torch.promote_types(x.dtype, flow.dtype)
     grid = flow_to_grid_sample(flow.to(dtype)).expand(len(x), -1, -1, -1)
     sampled = F.grid_sample(x.to(dtype), grid, mode="bilinear", padding_mode="border", align_corners=True).to(x.dtype)
-    still = ~flow.any(dim=3).flatten(1).any(dim=1)
-    if x.device.type == "cpu" and not still.any():  # looking costs nothing there
+    if x.device.type == "cpu" and moves.all():  # looking costs nothing there
         return sampled
-    return torch.where(still[:, None, None, None], x, sampled)
+    return torch.where(moves[:, None, None, None], sampled, x)
 
 
 def _looks_at_itself(pixels: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from localscale.conventions import pixel_positions
 from localscale.errors import MapError, ShapeError, near_misses
 from localscale.layouts import Layout, as_nchw
 from localscale.maps.base import InverseMethod, Map
+from localscale.maps.grid import GridMap
 from localscale.sampling import SAMPLERS, sample_displaced, sample_nearest
 
 __all__ = ["scale", "unscale"]
@@ -87,7 +88,8 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
         return fused_unscale(x, *look_at.displacements(height, width), layout)
     flow = look_at.flow(height, width)
     if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return restore(sample_displaced(view, flow))
+        moves = (look_at.offsets if isinstance(look_at, GridMap) else flow).flatten(1).any(dim=1)
+        return restore(sample_displaced(view, flow, moves))
     pixels = pixel_positions(flow).expand(x.shape[0], -1, -1, -1)
     sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]
     return restore(sample(view, pixels))
