@@ -40,7 +40,7 @@ def sample_displaced(x: Tensor, flow: Tensor, moves: Tensor) -> Tensor:
     sampled = F.grid_sample(x.to(dtype), grid, mode="bilinear", padding_mode="border", align_corners=True).to(x.dtype)
     if x.device.type == "cpu" and moves.all():  # looking costs nothing there
         return sampled
-    return torch.where(moves[:, None, None, None], sampled, x)
+    return torch.where(~moves[:, None, None, None], x, sampled)  # laid out as x is, whose bits may stay
 
 
 def _looks_at_itself(pixels: Tensor) -> Tensor:
