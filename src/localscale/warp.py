@@ -88,7 +88,7 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
         return fused_unscale(x, *look_at.displacements(height, width), layout)
     flow = look_at.flow(height, width)
     if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        moves = (look_at.offsets if isinstance(look_at, GridMap) else flow).flatten(1).any(dim=1)
+        moves = look_at.moves if isinstance(look_at, GridMap) else flow.flatten(1).any(dim=1)
         return restore(sample_displaced(view, flow, moves))
     pixels = pixel_positions(flow).expand(x.shape[0], -1, -1, -1)
     sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]

@@ -35,7 +35,7 @@ for compose in (False, True):
 pointers = {n: "*fp32" for n in ("x", "out", "along_x", "along_y", "weight", "bias")}
 for image, pixels in ((3, 32), (0, 16)):
     build(first_layer._first_layer, pointers, {"STRIDE": 2, "IMAGE": image, "PIXELS": pixels, "CHANNELS": 64})
-pointers = {n: "*fp32" for n in ("point", "image", "best_point", "best_image", "best", "points", "errors")}
+pointers = {n: "*fp32" for n in ("point", "image", "best_image", "best", "points", "errors")}
 numbers = {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
 for history, slots in ((5, 8), (0, 2)):
     build(mixing._mix, pointers | numbers, {"WIDTH": 128, "HISTORY": history, "SLOTS": slots})

@@ -170,7 +170,7 @@ class _Evaluation:
 def _rests(m: FamilyMap) -> bool:
     """Whether ``m`` is seen to be the identity, as it is at the start; only where looking costs nothing."""
     may_look = m.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return may_look and isinstance(m, GridMap) and not m.offsets.any()
+    return may_look and isinstance(m, GridMap) and not m.moves.any()
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.warp import as_tables, corners
+from localscale.kernels.warp import as_tables, between, corners
 
 __all__ = ["MOST_CHANNELS", "WIDEST", "first_layer", "project_taps"]
 
@@ -55,20 +55,12 @@ def _first_layer(
         if IMAGE == 0:
             mask = inside[:, None] & wanted[None, :]
             shift = (tap * channels + channel)[None, :] * x_channel
-            a = tl.load(source + shift + at_a[:, None], mask=mask, other=0.0)
-            b = tl.load(source + shift + at_b[:, None], mask=mask, other=0.0)
-            c = tl.load(source + shift + at_c[:, None], mask=mask, other=0.0)
-            d = tl.load(source + shift + at_d[:, None], mask=mask, other=0.0)
-            upper, lower = a + s[:, None] * (b - a), c + s[:, None] * (d - c)
-            total += upper + t[:, None] * (lower - upper)
+            total += between(
+                source + shift, at_a[:, None], at_b[:, None], at_c[:, None], at_d[:, None], s[:, None], t[:, None], mask
+            )
         else:
             for one in tl.static_range(IMAGE):
-                a = tl.load(source + one * x_channel + at_a, mask=inside, other=0.0)
-                b = tl.load(source + one * x_channel + at_b, mask=inside, other=0.0)
-                c = tl.load(source + one * x_channel + at_c, mask=inside, other=0.0)
-                d = tl.load(source + one * x_channel + at_d, mask=inside, other=0.0)
-                upper, lower = a + s * (b - a), c + s * (d - c)
-                value = upper + t * (lower - upper)
+                value = between(source + one * x_channel, at_a, at_b, at_c, at_d, s, t, inside)
                 factor = tl.load(weight + (channel * IMAGE + one) * 9 + tap, mask=wanted, other=0.0)
                 total += value[:, None] * factor[None, :]
     answer = 0.5 * total * (1 + tl.erf(0.7071067811865476 * total))  # GELU

@@ -62,7 +62,7 @@ def _even(d, rows, columns):
 
 @triton.jit(do_not_specialize=["number"])  # or 0 and 1 would be compiled apart
 def _mix(
-    point, image, best_point, best_image, best, active, steps, points, errors, number, size, rows, columns,
+    point, image, best_image, best, active, steps, points, errors, number, size, rows, columns,
     tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(0).to(tl.int64)
@@ -78,15 +78,12 @@ def _mix(
     residual = tl.sqrt(tl.sum(error * error, axis=0)) / (length + 1e-12)
     finite = (residual < float("inf")) & (length < float("inf"))  # false for NaN too
     residual = tl.where(finite, residual, float("inf"))
-    first = number == 0
     so_far = tl.load(best + sample, mask=number > 0, other=float("inf"))
-    going = first | (tl.load(active + sample, mask=number > 0, other=1) != 0)
+    going = tl.load(active + sample, mask=number > 0, other=1) != 0
     taken = tl.load(steps + sample, mask=number > 0, other=0)
     better = going & (residual < so_far)
     place = sample * size + d
-    kept = tl.where(better, here, tl.load(best_point + place, mask=there, other=0.0))
     fallback = tl.where(better, there_to, tl.load(best_image + place, mask=there, other=0.0))
-    tl.store(best_point + place, kept, mask=there)
     tl.store(best_image + place, fallback, mask=there)
     tl.store(best + sample, tl.where(better, residual, so_far))
     tl.store(steps + sample, taken + going.to(tl.int64))
@@ -123,7 +120,6 @@ class Iteration:
     ridge: float
     lattice: tuple[int, int]
     point: Tensor
-    best_point: Tensor
     best_image: Tensor
     points: Tensor
     errors: Tensor
@@ -145,21 +141,21 @@ class Iteration:
         lattice: tuple[int, int] = (0, 0),
     ) -> Iteration:
         """At zero; a history of 0 mixes nothing."""
-        zeros = torch.zeros(3 + 2 * history, batch * size, device=device)  # one launch
-        point, best_point, best_image = zeros[:3].view(3, batch, size).unbind()
-        points, errors = zeros[3:].view(2, batch, history, size).unbind()
+        zeros = torch.zeros(2 + 2 * history, batch * size, device=device)  # one launch
+        point, best_image = zeros[:2].view(2, batch, size).unbind()
+        points, errors = zeros[2:].view(2, batch, history, size).unbind()
         best = torch.empty(batch, device=device)  # these three are first written by the first advance
         active = torch.empty(batch, dtype=torch.int8, device=device)
         steps = torch.empty(batch, dtype=torch.int64, device=device)
         numbers = (tolerance, damping, ridge, lattice)
-        return cls(*numbers, point, best_point, best_image, points, errors, best, active, steps)
+        return cls(*numbers, point, best_image, points, errors, best, active, steps)
 
     def advance(self, image: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
         batch, size = image.shape
         history = self.points.shape[1]
         _mix[(batch,)](
-            self.point, image, self.best_point, self.best_image, self.best, self.active, self.steps,
+            self.point, image, self.best_image, self.best, self.active, self.steps,
             self.points, self.errors, number, size, *self.lattice, self.tolerance, self.damping, self.ridge,
             WIDTH=triton.next_power_of_2(size), HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
             num_warps=4,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from localscale.layouts import Layout, Tokens
 
-__all__ = ["as_tables", "corners", "fused_unscale", "launch_unscale"]
+__all__ = ["as_tables", "between", "corners", "fused_unscale", "launch_unscale"]
 
 
 def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
@@ -83,6 +83,17 @@ def corners(
 
 
 @triton.jit
+def between(source, at_a, at_b, at_c, at_d, s, t, mask):
+    """Values between four pixels, in the precision of the place (s, t) between them; 0 where there is no mask."""
+    a = tl.load(source + at_a, mask=mask, other=0).to(s.dtype)
+    b = tl.load(source + at_b, mask=mask, other=0).to(s.dtype)
+    c = tl.load(source + at_c, mask=mask, other=0).to(s.dtype)
+    d = tl.load(source + at_d, mask=mask, other=0).to(s.dtype)
+    upper, lower = a + s * (b - a), c + s * (d - c)
+    return upper + t * (lower - upper)
+
+
+@triton.jit
 def _unscale(
     x, out, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
     x_batch, x_channel, x_row, x_column, out_batch, out_channel, out_row, out_column,
@@ -101,13 +112,10 @@ def _unscale(
     source = x + batch * x_batch + channel[None, :].to(tl.int64) * x_channel
     first = prefix * x_column
     mask = moved[:, None] & (channel < channels)[None, :]
-    dtype = along_x.dtype.element_ty
-    a = tl.load(source + (first + top * x_row + left * x_column)[:, None], mask=mask, other=0).to(dtype)
-    b = tl.load(source + (first + top * x_row + right * x_column)[:, None], mask=mask, other=0).to(dtype)
-    c = tl.load(source + (first + bottom * x_row + left * x_column)[:, None], mask=mask, other=0).to(dtype)
-    d = tl.load(source + (first + bottom * x_row + right * x_column)[:, None], mask=mask, other=0).to(dtype)
-    upper, lower = a + s[:, None] * (b - a), c + s[:, None] * (d - c)
-    value = upper + t[:, None] * (lower - upper)
+    at_a, at_b = (first + top * x_row + left * x_column)[:, None], (first + top * x_row + right * x_column)[:, None]
+    at_c = (first + bottom * x_row + left * x_column)[:, None]
+    at_d = (first + bottom * x_row + right * x_column)[:, None]
+    value = between(source, at_a, at_b, at_c, at_d, s[:, None], t[:, None], mask)
     target = out + batch * out_batch + channel[None, :].to(tl.int64) * out_channel
     row, column = tl.where(moved, pixel, 0) // width, tl.where(moved, pixel, 0) % width
     where = prefix * out_column + row * out_row + column * out_column

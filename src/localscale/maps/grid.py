@@ -80,6 +80,11 @@ class GridMap(Map):
         return self.offsets.shape[3], self.offsets.shape[2]
 
     @property
+    def moves(self) -> Tensor:
+        """Which of the maps are not the identity, ``(B,)``."""
+        return self.offsets.flatten(1).any(dim=1)
+
+    @property
     def control_points(self) -> Tensor:
         """Where the lattice goes, ``(B, 2, Ny, Nx)``."""
         return self.offsets + self._even()
