@@ -12,13 +12,13 @@ warnings.simplefilter("ignore")
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from localscale.kernels import first_layer, head, mixing, warp
+from localscale.kernels import copy, equilibrium, head, mixing, warp
 
-def build(function, pointers, constants):
+def build(function, pointers, constants, **options):
     names = function.arg_names
     kinds = {n: "constexpr" if n in constants else pointers.get(n, "i32") for n in names}
     source = ASTSource(function, kinds, {(names.index(n),): value for n, value in constants.items()})
-    assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
 tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
 for kind in ("*fp32", "*bf16"):
@@ -27,18 +27,30 @@ for kind in ("*fp32", "*bf16"):
         build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
         build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
 build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
-pointers = {n: "*fp32" for n in ("features", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}
+pointers = {n: "*fp32" for n in ("features", "weighed", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}
 numbers = {"temperature": "fp32", "epsilon": "fp32"}
+shape = {"HEIGHT": 16, "WIDTH": 16, "KNOTS": 8, "GUARD": True}
 for compose in (False, True):
-    blocks = {"PIXELS": 256, "CHANNELS": 16, "KNOTS": 8, "GUARD": True, "COMPOSE": compose}
-    build(head._next_offsets, pointers | numbers, blocks)
-pointers = {n: "*fp32" for n in ("x", "out", "along_x", "along_y", "weight", "bias")}
-for image, pixels in ((3, 32), (0, 16)):
-    build(first_layer._first_layer, pointers, {"STRIDE": 2, "IMAGE": image, "PIXELS": pixels, "CHANNELS": 64})
-pointers = {n: "*fp32" for n in ("point", "image", "best_image", "best", "points", "errors")}
-numbers = {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
+    blocks = {"PIXELS": 256, "CHANNELS": 16, "COMPOSE": compose}
+    build(head._next_offsets, pointers | numbers, shape | blocks)
+state = {n: "*fp32" for n in ("point", "image", "best_point", "best_image", "best", "points", "errors")}
+state |= {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
 for history, slots in ((5, 8), (0, 2)):
-    build(mixing._mix, pointers | numbers, {"WIDTH": 128, "HISTORY": history, "SLOTS": slots})
+    build(mixing._mix, state, {"WIDTH": 128, "HISTORY": history, "SLOTS": slots})
+build(copy._shrink, {"x": "*bf16", "between": "*fp32", "out": "*fp32"}, {
+    "USED": 9, "TAPS": 16, "ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
+build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})
+pointers = {n: "*fp32" for n in ("x", "weighed", "bias", "weight_x", "bias_x", "weight_y", "bias_y")}
+layer = {"STRIDE": 2, "BLOCK": 64}
+build(equilibrium._look, pointers | state | {"canonical": "*fp16"}, {"CHANNELS": 3, "PIXELS": 256, "ACROSS": 4})
+for kind in ("*fp16", "*fp32"):
+    kinds = pointers | state | {"hidden": kind, "weight": kind}
+    for channels, projected in ((3, False), (768, True)):
+        chosen = layer | {"CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "DEPTH": 32}
+        build(equilibrium._first_layer, kinds | {"x": kind}, chosen)
+    build(equilibrium._second_layer, kinds, layer | {"CHANNELS": 64, "WIDE": 128, "DEPTH": 64})
+chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}
+build(equilibrium._advance, pointers | numbers | state, chosen, num_warps=1)
 """
 
 

@@ -1,5 +1,7 @@
 """The solve without gradients against its plain twin: the head, what lies between evaluations, and the whole."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,8 +10,9 @@ from torch import Tensor, nn
 import localscale as ls
 from localscale import kernels
 from localscale.canonicalizer.network import MapNetwork, Trunk
+from localscale.conventions import resize
 from localscale.equilibrium import Anderson, Plain
-from localscale.kernels.first_layer import first_layer, project_taps
+from localscale.kernels.copy import normalise, shrink
 from localscale.kernels.head import next_offsets
 from localscale.kernels.mixing import Iteration
 
@@ -20,13 +23,17 @@ HEADS = [
     ((4, 3), (5, 5), None, 1.0),
     ((2, 2), (3, 3), 0.1, 1.0),
 ]
-LAYERS = [(3, 64, (13, 16), 2), (1, 20, (9, 9), 1), (4, 7, (8, 5), 2), (40, 4, (7, 6), 1)]
 SOLVERS = {
     "anderson": Anderson(max_steps=9, tolerance=1e-5, fixed=True),
     "short history": Anderson(max_steps=7, history=3, damping=0.7, tolerance=0, fixed=True),
     "no history": Anderson(max_steps=4, history=1, tolerance=0, fixed=True),
     "plain": Plain(max_steps=8, tolerance=1e-3, damping=0.8, fixed=True),
 }
+
+
+@pytest.fixture(autouse=True)
+def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def head(knots: tuple[int, int], guard: float | None, temperature: float, spread: float) -> MapNetwork:
@@ -82,46 +89,48 @@ def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
     for number in range(solver.max_steps):
         iteration.advance(wild(iteration.point, lost), number)
     assert (iteration.best_image - twin.image).abs().max() < 1e-5
+    assert (iteration.best_point - twin.point).abs().max() < 1e-5
     assert torch.allclose(iteration.best, twin.residual, atol=1e-6)
     assert torch.equal(iteration.steps, twin.steps)
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize(("channels", "wide", "size", "stride"), LAYERS)
-def test_the_first_layer_is_the_twins(channels, wide, size, stride, channels_last: bool):
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(2, channels, *size, generator=rng).to(DEVICE)
-    x = x.to(memory_format=torch.channels_last) if channels_last else x
-    weight, bias = torch.randn(wide, channels, 3, 3, generator=rng).to(DEVICE), torch.randn(wide).to(DEVICE)
-    m = ls.random_map(2, (5, 4), strength=2.0, generator=rng, device=DEVICE)
-    twin = F.gelu(F.conv2d(ls.unscale(x, m, sampler="gather"), weight, bias, stride=stride, padding=1))
-    projected = channels > 4
-    found = first_layer(
-        project_taps(x, weight) if projected else x, *m.displacements(*size), weight, bias,
-        stride=stride, projected=projected,
-    )  # fmt: skip
-    assert found.shape == twin.shape
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    assert (found - twin).abs().max() < 1e-5 * twin.abs().max()
-
-
-@pytest.mark.parametrize("update", ["direct", "compose"])
-@pytest.mark.parametrize(("fixed", "in_channels"), [(True, 3), (False, 3), (True, 80), (True, 5)])
-def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int, monkeypatch: pytest.MonkeyPatch):
+def canonicalizer_for(in_channels: int, update: str, fixed: bool, channels: tuple[int, ...]) -> ls.Canonicalizer:
     torch.manual_seed(0)
     steps = {"max_steps": 3 if update == "compose" else 6, "fixed_steps": fixed, "on_failure": "identity"}
     solver = {"solver": "plain"} if update == "compose" else {}
-    config = ls.DECConfig(update=update, knots=5, channels=(8, 8), resolution=12, tolerance=1e-4, **steps, **solver)
-    canonicalizer = ls.Canonicalizer(in_channels, (5, 5), config).to(DEVICE)
+    config = ls.DECConfig(
+        update=update, knots=((5, 4),), channels=channels, resolution=30, tolerance=1e-4, **steps, **solver
+    )
+    canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config).to(DEVICE)
     for layer in (canonicalizer.network.to_x, canonicalizer.network.to_y):
         nn.init.normal_(layer.weight, std=0.3)
-    side = 20 if in_channels == 3 else 8
-    image = torch.rand(3, in_channels, side, side, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    return canonicalizer
+
+
+def features_for(in_channels: int) -> Tensor:
+    size = (34, 30) if in_channels == 3 else (8, 9)  # of which the first layer halves the larger
+    return torch.rand(2, in_channels, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+
+
+@pytest.mark.parametrize("update", ["direct", "compose"])
+@pytest.mark.parametrize(
+    ("fixed", "in_channels", "channels"),
+    [
+        (True, 3, (16, 32)),  # one launch: an image,
+        (False, 150, (16, 16)),  # a feature of so many channels that the taps go first,
+        (True, 32, (16, 16)),  # and others
+        (False, 20, (32, 16)),
+        (True, 3, (8, 8)),  # step by step: too narrow for a matrix unit
+        (False, 5, (8, 8, 4)),
+    ],
+)
+def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int, channels, monkeypatch):
+    canonicalizer = canonicalizer_for(in_channels, update, fixed, channels)
     reports = []
     for fast in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda *_, fast=fast: fast)
         with torch.no_grad():
-            reports.append(canonicalizer(image))
+            reports.append(canonicalizer(features_for(in_channels)))
     twin, found = reports
     assert (found.map.offsets - twin.map.offsets).abs().max() < 1e-5
     assert torch.allclose(found.residual, twin.residual, atol=1e-5)
@@ -130,8 +139,56 @@ def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int
     assert (found.map.displacement() > 0).any() or not twin.converged.any()
 
 
-def test_gradients_take_the_other_way(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("in_channels", [3, 150, 32])
+def test_half_the_digits_are_as_good_as_tf32(in_channels: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    canonicalizer = canonicalizer_for(in_channels, "direct", True, (16, 32))
+    reports = []
+    for fast in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", fast)
+        monkeypatch.setattr(kernels, "usable", lambda *_, fast=fast: fast)
+        with torch.no_grad():
+            reports.append(canonicalizer(features_for(in_channels).to(dtype)))
+    twin, found = reports
+    distance, moved = (found.map.offsets - twin.map.offsets).norm(), twin.map.offsets.norm()
+    assert 0 < distance < (2e-3 if dtype == torch.float32 else 1e-2) * moved
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("size", "new"), [((20, 13), (7, 13)), ((9, 33), (2, 5)), ((8, 6), (8, 1)), ((5, 4), (9, 7))])
+def test_a_small_copy_is_the_twins(size, new, dtype: torch.dtype):
+    x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
+    twin = resize(x.float(), *new)
+    assert (shrink(x, *new).permute(0, 3, 1, 2) - twin).abs().max() < 1e-5
+    last = x.to(memory_format=torch.channels_last)
+    assert torch.equal(shrink(last, *new), shrink(x, *new))
+
+
+@pytest.mark.parametrize("channels", [5, 64, 96])
+def test_a_normalised_copy_is_the_twins(channels: int):
+    x = 3 + torch.randn(2, channels, 5, 7, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    twin = F.layer_norm(x.movedim(1, -1), (channels,))
+    assert (normalise(x, torch.float32) - twin).abs().max() < 1e-5
+    assert (normalise(x.to(memory_format=torch.channels_last), torch.float16) - twin).abs().max() < 5e-3
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "phantom(2)"])
+def test_gradients_are_taken_at_what_the_kernels_found(gradient: str, monkeypatch: pytest.MonkeyPatch):
+    canonicalizer = canonicalizer_for(3, "compose", True, (16, 16))
+    canonicalizer.config = dataclasses.replace(canonicalizer.config, gradient=gradient)
+    asked, answers = torch.randn(2, 2, 4, 5, generator=torch.Generator().manual_seed(1)).to(DEVICE), []
+    for fast in (False, True):
+        monkeypatch.setattr(kernels, "usable", lambda *_, fast=fast: fast)
+        report = canonicalizer(features_for(3))
+        slopes = torch.autograd.grad((report.map.offsets * asked).sum(), list(canonicalizer.parameters()))
+        answers.append([report.map.offsets.detach(), report.residual, *slopes])
+    for twin, found in zip(*answers, strict=True):
+        assert (found - twin).abs().max() < 1e-5 * max(1, twin.abs().max())
+
+
+def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "usable", lambda *_: True)
-    monkeypatch.setattr("localscale.canonicalizer.module.solve_fast", None)
-    canonicalizer = ls.Canonicalizer(3, (4, 4), ls.DECConfig(channels=(4,), max_steps=2, fixed_steps=True)).to(DEVICE)
+    monkeypatch.setattr("localscale.canonicalizer.fast.solve_fast", None)
+    config = ls.DECConfig(channels=(4,), max_steps=2, fixed_steps=True, gradient="unrolled")
+    canonicalizer = ls.Canonicalizer(3, (4, 4), config).to(DEVICE)
     assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.offsets.requires_grad

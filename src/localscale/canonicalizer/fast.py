@@ -1,4 +1,4 @@
-"""The equilibrium without gradients on a GPU: few launches per evaluation, and one operator to ``torch.compile``.
+"""The equilibrium without gradients on a GPU: one launch where it can be, and one operator to ``torch.compile``.
 
 The twin of ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, made of
 the kernels in ``localscale.kernels``.
@@ -6,35 +6,82 @@ the kernels in ``localscale.kernels``.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.network import MapNetwork, convolutions, stride_of
-from localscale.equilibrium.solvers import Anderson, Estimate, stops_early
+from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, convolutions, working_size
+from localscale.equilibrium.solvers import Anderson, Estimate, Function, Plain, stops_early
 
-__all__ = ["can_solve_fast", "solve_fast"]
+if TYPE_CHECKING:
+    from localscale.kernels.mixing import Iteration
 
-
-def can_solve_fast(config: DECConfig, copy: Tensor) -> bool:
-    """Whether this solve has kernels, on this device and without anyone asking for gradients."""
-    fits = config.family == "grid" and config.update in ("direct", "compose") and copy.dtype == torch.float32
-    return fits and not torch.is_grad_enabled() and kernels.usable(copy)
+__all__ = ["KernelSolver", "has_kernels", "solve_fast"]
 
 
-def solve_fast(network: MapNetwork, copy: Tensor, knots: tuple[int, int], config: DECConfig) -> Estimate:
-    """The best map found for each image of ``copy`` ``(B, C, h, w)``: a solver's estimate of its offsets."""
-    solver = config.make_solver()
-    offsets, residual, steps = torch.ops.localscale.solve(
-        copy,
-        network.trunk.parameters_as(copy.dtype),
-        [tensor.to(copy.dtype) for head in (network.to_x, network.to_y) for tensor in (head.weight, head.bias)],
+def has_kernels(config: DECConfig, features: Tensor) -> bool:
+    """Whether there are kernels to solve this, on this device."""
+    known = config.family == "grid" and config.update in ("direct", "compose") and features.dtype != torch.float64
+    return known and kernels.usable(features)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSolver:
+    """What finds the equilibrium of one ``function`` by kernels; whatever else is solved with it, as an adjoint is or
+    what records every step, is solved by its ``twin``."""
+
+    twin: Anderson | Plain
+    function: Function
+    network: MapNetwork
+    copy: Tensor
+    knots: tuple[int, int]
+    config: DECConfig
+
+    @property
+    def max_steps(self) -> int:
+        return self.twin.max_steps
+
+    @property
+    def tolerance(self) -> float:
+        return self.twin.tolerance
+
+    @property
+    def fixed(self) -> bool:
+        return self.twin.fixed
+
+    def solve(self, f: Function, z0: Tensor) -> Estimate:
+        """Iterate from ``z0`` ``(B, D)``, which for ``function`` is the identity."""
+        if f is not self.function or torch.is_grad_enabled():
+            return self.twin.solve(f, z0)
+        found = solve_fast(self.network, self.copy, self.knots, self.config, self.twin, prepared=True)
+        return dataclasses.replace(found, point=z0 + found.point, image=z0 + found.image)
+
+
+def solve_fast(
+    network: MapNetwork,
+    features: Tensor,
+    knots: tuple[int, int],
+    config: DECConfig,
+    solver: Anderson | Plain,
+    *,
+    prepared: bool = False,
+) -> Estimate:
+    """The best map found for each image of ``features`` ``(B, C, H, W)``: a solver's estimate of its offsets.
+
+    ``prepared`` says that the features are a working copy already.
+    """
+    point, image, residual, steps = torch.ops.localscale.solve(
+        features,
+        list(network.trunk.parameters()),
+        [parameter for head in (network.to_x, network.to_y) for parameter in (head.weight, head.bias)],
         list(knots),
+        0 if prepared else config.resolution,
         network.temperature,
         network.guard or 0.0,
         config.update == "compose",
@@ -45,59 +92,77 @@ def solve_fast(network: MapNetwork, copy: Tensor, knots: tuple[int, int], config
         solver.ridge if isinstance(solver, Anderson) else 0.0,
         not stops_early(solver.fixed),
     )
-    return Estimate(offsets, offsets, residual, steps, residual <= solver.tolerance)
+    return Estimate(point, image, residual, steps, residual <= solver.tolerance)
 
 
 @torch.library.custom_op("localscale::solve", mutates_args=())
 def _solve(
-    copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], temperature: float,
-    guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, ridge: float,
-    fixed: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    from localscale.kernels.head import next_offsets
+    features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
+    temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
+    ridge: float, fixed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    from localscale.kernels.equilibrium import fits, product_dtype, solve_each
     from localscale.kernels.mixing import Iteration
 
     columns, rows = knots
-    observe = _observer(copy, trunk[0], trunk[1])
+    trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
     mixing: dict[str, Any] = {"history": history, "tolerance": tolerance, "damping": damping, "ridge": ridge}
-    iteration = Iteration.begin(len(copy), 2 * rows * columns, copy.device, lattice=(rows, columns), **mixing)
+    iteration = Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
+    settings: dict[str, Any] = {"temperature": temperature, "guard": guard or None, "compose": compose}
+    if fits(trunk):
+        copy = _working_copy(features, resolution, product_dtype())
+        solve_each(copy, trunk, heads, iteration, max_steps=max_steps, **settings)
+    else:
+        copy = _working_copy(features, resolution, torch.float32)
+        _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)
+    return iteration.best_point, iteration.best_image, iteration.best, iteration.steps
+
+
+def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tensor:
+    """What ``Canonicalizer.working_copy`` makes of ``features``, ``(B, h, w, C)``; an image is in float32 always."""
+    from localscale.kernels.copy import normalise, shrink
+
+    channels, height, width = features.shape[1:]
+    size = working_size(height, width, resolution) if resolution else (height, width)
+    if size != (height, width):
+        features = shrink(features, *size).permute(0, 3, 1, 2)
+    if channels > IMAGE_CHANNELS and resolution:
+        return normalise(features, dtype)
+    return features.permute(0, 2, 3, 1).to(dtype if channels > IMAGE_CHANNELS else torch.float32).contiguous()
+
+
+def _solve_together(
+    copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], iteration: Iteration, *,
+    max_steps: int, fixed: bool, temperature: float, guard: float | None, compose: bool,
+) -> None:  # fmt: skip
+    """All images step by step, for trunks of any depth and width."""
+    from localscale.kernels.head import next_offsets
+    from localscale.kernels.warp import launch_unscale
+
+    height, width = copy.shape[1:3]
+    rows, columns = iteration.lattice
     for number in range(max_steps):
         along_x, along_y = iteration.point.view(-1, 2, rows, columns).unbind(1)
+        moved = launch_unscale(copy, along_x, along_y, height, width, channels_last=True)
         image = next_offsets(
-            convolutions(observe(along_x, along_y), trunk[2:]),
+            convolutions(moved.permute(0, 3, 1, 2), trunk),
             (heads[0], heads[1], heads[2], heads[3]),
             (columns, rows),
             temperature=temperature,
-            guard=guard or None,
+            guard=guard,
             outer=iteration.point if compose else None,
         )
         iteration.advance(image, number)
         if not fixed and not bool(iteration.active.any()):
             break
-    return iteration.best_image, iteration.best, iteration.steps
-
-
-def _observer(copy: Tensor, weight: Tensor, bias: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """What takes a map's displacements to the first layer of its canonical form."""
-    from localscale.kernels.first_layer import MOST_CHANNELS, WIDEST, first_layer, project_taps
-    from localscale.kernels.warp import launch_unscale
-
-    channels, height, width = copy.shape[1:]
-    stride, wide = stride_of(height, width), len(bias)
-    settings: dict[str, Any] = {"weight": weight, "bias": bias, "stride": stride}
-    if wide <= WIDEST and channels <= MOST_CHANNELS:
-        return functools.partial(first_layer, copy, **settings)
-    if wide <= WIDEST and stride == 1 and channels >= 9 * wide:  # then the taps' results are no more to read
-        return functools.partial(first_layer, project_taps(copy, weight), projected=True, **settings)
-    return lambda along_x, along_y: convolutions(launch_unscale(copy, along_x, along_y, height, width), (weight, bias))
 
 
 @_solve.register_fake
 def _(
-    copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], temperature: float,
-    guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float, ridge: float,
-    fixed: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    batch = copy.shape[0]
-    state = copy.new_empty(batch, 2 * knots[0] * knots[1])
-    return state, copy.new_empty(batch), copy.new_empty(batch, dtype=torch.int64)
+    features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
+    temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
+    ridge: float, fixed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    batch, size, full = features.shape[0], 2 * knots[0] * knots[1], torch.float32
+    point, image = features.new_empty(batch, size, dtype=full), features.new_empty(batch, size, dtype=full)
+    return point, image, features.new_empty(batch, dtype=full), features.new_empty(batch, dtype=torch.int64)

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.fast import can_solve_fast, solve_fast
-from localscale.canonicalizer.network import EnergyNetwork, MapNetwork, Pools
+from localscale.canonicalizer.fast import KernelSolver, has_kernels, solve_fast
+from localscale.canonicalizer.network import IMAGE_CHANNELS, EnergyNetwork, MapNetwork, Pools, working_size
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
-from localscale.equilibrium import fixed_point
+from localscale.equilibrium import Solver, fixed_point
 from localscale.equilibrium.fixed_point import conclude
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.build import family_of, identity_map
@@ -24,8 +24,6 @@ from localscale.maps.grid import GridMap
 from localscale.warp import unscale
 
 __all__ = ["Canonicalizer", "SiteReport"]
-
-IMAGE_CHANNELS = 4  # features with more channels than an image are normalised first
 
 
 @dataclass(frozen=True)
@@ -88,29 +86,34 @@ class Canonicalizer(nn.Module):
                 'export a model with update="direct" or "compose"'
             )
         with _full_precision(features.device.type):
+            if has_kernels(self.config, features) and not torch.is_grad_enabled():
+                return self._solve_fast(features)
             return self._solve(self.working_copy(features))
 
     def _solve(self, copy: Tensor) -> SiteReport:
-        if can_solve_fast(self.config, copy):
-            return self._solve_fast(copy)
         family = family_of(self.config.family)
         start = identity_map(
             copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
         ).state()
         pools = self.network.pools(copy) if isinstance(self.network, MapNetwork) else None
+        evaluation = _Evaluation(self._compiled or self._advance, copy, pools)
+        solver: Solver = self.solver
+        kernels = has_kernels(self.config, copy) and not torch.compiler.is_compiling()
+        if kernels and isinstance(self.network, MapNetwork):
+            solver = KernelSolver(self.solver, evaluation, self.network, copy.detach(), self.knots, self.config)
         solution = fixed_point(
-            _Evaluation(self._compiled or self._advance, copy, pools),
+            evaluation,
             start,
-            solver=self.solver,
+            solver=solver,
             gradient=self.config.gradient,
             on_failure=self.config.on_failure,
         )
         found = family.from_state(solution.value, self.knots)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
 
-    def _solve_fast(self, copy: Tensor) -> SiteReport:
+    def _solve_fast(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
-        estimate = solve_fast(self.network, copy, self.knots, self.config)
+        estimate = solve_fast(self.network, features, self.knots, self.config, self.solver)
         identity = torch.zeros_like(estimate.image)
         solution = conclude(estimate, identity, solver=self.solver, on_failure=self.config.on_failure)
         found = GridMap(solution.value.view(-1, 2, self.knots[1], self.knots[0]))
@@ -142,16 +145,14 @@ class Canonicalizer(nn.Module):
         The normalisation works on each pixel alone, so it commutes with moving pixels about.
         """
         copy = features.to(compute_dtype(features.dtype))
-        height, width = copy.shape[-2:]
-        shrink = min(1.0, self.config.resolution / max(height, width))
         with _full_precision(features.device.type):
-            copy = resize(copy, max(1, round(height * shrink)), max(1, round(width * shrink)))
+            copy = resize(copy, *working_size(copy.shape[-2], copy.shape[-1], self.config.resolution))
         if self.in_channels > IMAGE_CHANNELS:
             copy = F.layer_norm(copy.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)
         return copy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one that is compared by value cannot be compiled by PyTorch 2.11
 class _Evaluation:
     """The function whose fixed points are sought, of states ``(B, D)``."""
 

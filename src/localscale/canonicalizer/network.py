@@ -12,10 +12,11 @@ from localscale.maps.build import family_of
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
 
-__all__ = ["EnergyNetwork", "MapNetwork", "convolutions", "stride_of"]
+__all__ = ["IMAGE_CHANNELS", "EnergyNetwork", "MapNetwork", "convolutions", "stride_of", "working_size"]
 
 Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
 
+IMAGE_CHANNELS = 4  # features with more channels than an image are normalised first
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
 
 
@@ -58,6 +59,12 @@ def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 def stride_of(height: int, width: int) -> int:
     """By how much a layer thins out an input of this size."""
     return 2 if min(height, width) >= 2 * MIN_SIDE else 1
+
+
+def working_size(height: int, width: int, resolution: int) -> tuple[int, int]:
+    """The size at which features are looked at: no side longer than ``resolution``."""
+    shrink = min(1.0, resolution / max(height, width))
+    return max(1, round(height * shrink)), max(1, round(width * shrink))
 
 
 class MapNetwork(nn.Module):

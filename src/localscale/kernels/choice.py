@@ -16,4 +16,6 @@ WANTED = os.environ.get("LOCALSCALE_KERNELS", "1") != "0" and importlib.util.fin
 
 def usable(*tensors: Tensor) -> bool:
     """Whether kernels can work on these: on a GPU, with Triton, and not in a program that is exported elsewhere."""
-    return WANTED and all(tensor.is_cuda for tensor in tensors) and not torch.compiler.is_exporting()
+    # Up to PyTorch 2.11 a program that is only compiled is said to be exported too.
+    exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    return WANTED and all(tensor.is_cuda for tensor in tensors) and not exported

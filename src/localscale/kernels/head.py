@@ -11,31 +11,38 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["next_offsets"]
+__all__ = ["next_offsets", "offsets_of"]
 
 
 @triton.jit
-def _pooled_raw(dot, across, along, lines, line, cells, k, size_across, size_along, bias, temperature):
-    """Raw parameters of one line of knots, ``tanh(mean + bias) / temperature``, for cells ``k`` along it.
+def _raw(
+    weighed, bias, lines, cells, size_across, size_along, stride_across, stride_along, temperature,
+    ACROSS: tl.constexpr, ALONG: tl.constexpr, KNOTS: tl.constexpr,
+):  # fmt: skip
+    """Raw parameters ``tanh(mean + bias) / temperature`` of every cell (column) of every line of knots (row).
 
-    ``across`` and ``along`` are each pixel's place across the lines and along them; pixels that are none lie at −1.
+    A line's cells lie side by side along one axis of the ``weighed`` pixels, and the lines across it.
     """
-    first, end = line * size_across // lines, ((line + 1) * size_across + lines - 1) // lines
+    i, j, k = tl.arange(0, ACROSS), tl.arange(0, ALONG), tl.arange(0, KNOTS)
+    there = (i < size_across)[:, None] & (j < size_along)[None, :]
+    value = tl.load(weighed + i[:, None] * stride_across + j[None, :] * stride_along, mask=there, other=0.0)
     start, stop = k * size_along // cells, ((k + 1) * size_along + cells - 1) // cells
-    inside = ((across >= first) & (across < end))[None, :]
-    inside = inside & (along[None, :] >= start[:, None]) & (along[None, :] < stop[:, None])
-    count = ((end - first) * (stop - start)).to(dot.dtype)
-    mean = tl.sum(tl.where(inside, dot[None, :], 0.0), axis=1) / count
-    return (2 * tl.sigmoid(2 * (mean + bias)) - 1) / temperature
+    first, end = k * size_across // lines, ((k + 1) * size_across + lines - 1) // lines
+    in_cell = (j[None, :] >= start[:, None]) & (j[None, :] < stop[:, None])
+    in_line = (i[None, :] >= first[:, None]) & (i[None, :] < end[:, None])
+    by_cell = tl.sum(tl.where(in_cell[None, :, :], value[:, None, :], 0.0), axis=2)
+    total = tl.sum(tl.where(in_line[:, :, None], by_cell[None, :, :], 0.0), axis=1)
+    count = (end - first)[:, None] * (stop - start)[None, :]
+    return (2 * tl.sigmoid(2 * (total / count.to(tl.float32) + bias)) - 1) / temperature
 
 
 @triton.jit
 def _line_offsets(raw, k, cells):
-    """Displacements of the knots after each cell, from raw parameters: a softmax's surplus, summed up."""
+    """Displacements of the knots after each cell, from every line's raw parameters: a softmax's surplus, summed up."""
     raw = tl.where(k < cells, raw, float("-inf"))
-    share = tl.exp(raw - tl.max(raw, axis=0))
-    surplus = share / tl.sum(share, axis=0) - 1.0 / cells
-    return tl.cumsum(tl.where(k < cells, surplus, 0.0), axis=0)
+    share = tl.exp(raw - tl.max(raw, axis=1)[:, None])
+    surplus = share / tl.sum(share, axis=1)[:, None] - 1.0 / cells
+    return tl.cumsum(tl.where(k < cells, surplus, 0.0), axis=1)
 
 
 @triton.jit
@@ -86,39 +93,25 @@ def _outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
 
 
 @triton.jit
-def _next_offsets(
-    features, weight_x, bias_x, weight_y, bias_y, outer, out, channels, height, width, rows, columns,
-    f_batch, f_channel, f_row, f_column, temperature, epsilon,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
+def offsets_of(
+    weighed, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
-    batch = tl.program_id(0).to(tl.int64)
-    pixel = tl.arange(0, PIXELS)
-    there = pixel < height * width
-    row, column = tl.where(there, pixel // width, -1), tl.where(there, pixel % width, -1)
-    place = (pixel // width) * f_row + (pixel % width) * f_column
-    dot_x, dot_y = tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32)
-    for start in range(0, channels, CHANNELS):
-        channel = start + tl.arange(0, CHANNELS)
-        mask = (channel < channels)[:, None] & there[None, :]
-        at = features + batch * f_batch + channel[:, None] * f_channel + place[None, :]
-        value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-        dot_x += tl.sum(value * tl.load(weight_x + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
-        dot_y += tl.sum(value * tl.load(weight_y + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
-    k = tl.arange(0, KNOTS)
-    along_x = out + batch * 2 * rows * columns
-    along_y = along_x + rows * columns
-    zero = tl.zeros((KNOTS,), tl.float32)
-    constant_x, constant_y = tl.load(bias_x), tl.load(bias_y)
-    for line in range(0, rows):
-        raw = _pooled_raw(dot_x, row, column, rows, line, columns - 1, k, height, width, constant_x, temperature)
-        tl.store(along_x + line * columns + k + 1, _line_offsets(raw, k, columns - 1), mask=k < columns - 2)
-        tl.store(along_x + line * columns + k * (columns - 1), zero, mask=k < 2)
-    for line in range(0, columns):
-        raw = _pooled_raw(dot_y, column, row, columns, line, rows - 1, k, width, height, constant_y, temperature)
-        tl.store(along_y + (k + 1) * columns + line, _line_offsets(raw, k, rows - 1), mask=k < rows - 2)
-        tl.store(along_y + k * (rows - 1) * columns + line, zero, mask=k < 2)
-    tl.debug_barrier()
+    """One image's next offsets, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``."""
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
+    along_x, along_y = out, out + rows * columns
+    raw = _raw(weighed, tl.load(bias_x), rows, columns - 1, height, width, width, 1, temperature, HEIGHT, WIDTH, KNOTS)
+    shift = _line_offsets(raw, j, columns - 1)
+    tl.store(along_x + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
+    tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
+    raw = _raw(
+        weighed + height * width, tl.load(bias_y), columns, rows - 1, width, height, 1, width, temperature,
+        WIDTH, HEIGHT, KNOTS,
+    )  # fmt: skip
+    shift = _line_offsets(raw, j, rows - 1)
+    tl.store(along_y + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
+    tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2))
+    tl.debug_barrier()
     mask, at = (i < rows) & (j < columns), i * columns + j
     factor = 1.0
     if GUARD:
@@ -128,11 +121,10 @@ def _next_offsets(
     tl.debug_barrier()
     if COMPOSE:
         even_x, even_y = j.to(tl.float32) / (columns - 1), i.to(tl.float32) / (rows - 1)
-        before = outer + batch * 2 * rows * columns
         to_x = tl.minimum(tl.maximum(even_x + x, 0.0), 1.0)
         to_y = tl.minimum(tl.maximum(even_y + y, 0.0), 1.0)
-        x += _outer_shift(before, to_x, to_y, mask, rows, columns, 0)
-        y += _outer_shift(before, to_x, to_y, mask, rows, columns, 1)
+        x += _outer_shift(outer, to_x, to_y, mask, rows, columns, 0)
+        y += _outer_shift(outer, to_x, to_y, mask, rows, columns, 1)
         x = tl.where((j == 0) | (j == columns - 1), 0.0, x)
         y = tl.where((i == 0) | (i == rows - 1), 0.0, y)
         if GUARD:
@@ -144,6 +136,36 @@ def _next_offsets(
             tl.debug_barrier()
     tl.store(along_x + at, x, mask=mask)
     tl.store(along_y + at, y, mask=mask)
+
+
+@triton.jit
+def _next_offsets(
+    features, weighed, weight_x, bias_x, weight_y, bias_y, outer, out, channels, height, width, rows, columns,
+    f_batch, f_channel, f_row, f_column, temperature, epsilon,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr,
+    GUARD: tl.constexpr, COMPOSE: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(0).to(tl.int64)
+    pixel = tl.arange(0, PIXELS)
+    there = pixel < height * width
+    place = (pixel // width) * f_row + (pixel % width) * f_column
+    dot_x, dot_y = tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32)
+    for start in range(0, channels, CHANNELS):
+        channel = start + tl.arange(0, CHANNELS)
+        mask = (channel < channels)[:, None] & there[None, :]
+        at = features + batch * f_batch + channel[:, None] * f_channel + place[None, :]
+        value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        dot_x += tl.sum(value * tl.load(weight_x + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
+        dot_y += tl.sum(value * tl.load(weight_y + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
+    weighed += batch * 2 * height * width
+    tl.store(weighed + pixel, dot_x, mask=there)
+    tl.store(weighed + height * width + pixel, dot_y, mask=there)
+    tl.debug_barrier()
+    before = batch * 2 * rows * columns
+    offsets_of(
+        weighed, bias_x, bias_y, outer + before, out + before, height, width, rows, columns, temperature, epsilon,
+        HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+    )  # fmt: skip
 
 
 def next_offsets(
@@ -162,11 +184,13 @@ def next_offsets(
     batch, channels, height, width = features.shape
     columns, rows = knots
     out = torch.empty(batch, 2 * rows * columns, dtype=torch.float32, device=features.device)
+    weighed = torch.empty(batch, 2, height, width, dtype=torch.float32, device=features.device)
     pixels = triton.next_power_of_2(height * width)
     _next_offsets[(batch,)](
-        features, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
+        features, weighed, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
         *features.stride(), temperature, 0.0 if guard is None else guard,
-        PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), KNOTS=triton.next_power_of_2(max(knots)),
+        PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), HEIGHT=triton.next_power_of_2(height),
+        WIDTH=triton.next_power_of_2(width), KNOTS=triton.next_power_of_2(max(knots)),
         GUARD=guard is not None, COMPOSE=outer is not None, num_warps=4,
     )  # fmt: skip
     return out

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Iteration"]
+__all__ = ["Iteration", "mix"]
 
 
 @triton.jit
@@ -23,9 +23,9 @@ def _row(matrix, index, k):
 
 
 @triton.jit
-def _solve(matrix, right, index, SLOTS: tl.constexpr):
-    """Gauss–Jordan elimination without pivots, for a positive definite ``(SLOTS, SLOTS)`` matrix."""
-    for k in tl.static_range(SLOTS):
+def _solve(matrix, right, index, USED: tl.constexpr):
+    """Gauss–Jordan elimination without pivots, for a positive definite matrix that is diagonal from ``USED`` on."""
+    for k in tl.static_range(USED):
         row = _row(matrix, index, k)
         pivot = tl.sum(tl.where(index == k, row, 0.0), axis=0)
         column = tl.sum(tl.where(index[None, :] == k, matrix, 0.0), axis=1)
@@ -48,7 +48,7 @@ def _weights(errors, index, ridge, HISTORY: tl.constexpr, SLOTS: tl.constexpr):
         gram += tl.where(index[None, :] == k, products[:, None], 0.0)
     smallest = tl.min(tl.where(used, norms, float("inf")), axis=0)
     inverse = tl.where(used, smallest / safe, 0.0)
-    weights = _solve(gram, inverse, index, SLOTS) * inverse
+    weights = _solve(gram, inverse, index, HISTORY) * inverse
     total = tl.sum(weights, axis=0)
     return weights / tl.where(total > 0, total, 1.0)
 
@@ -60,12 +60,12 @@ def _even(d, rows, columns):
     return tl.where(d < rows * columns, x, y)
 
 
-@triton.jit(do_not_specialize=["number"])  # or 0 and 1 would be compiled apart
-def _mix(
-    point, image, best_image, best, active, steps, points, errors, number, size, rows, columns,
+@triton.jit
+def mix(
+    sample, point, image, best_point, best_image, best, active, steps, points, errors, number, size, rows, columns,
     tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    sample = tl.program_id(0).to(tl.int64)
+    """Take in one sample's ``image``, that of its evaluation ``number``, and put the next ``point`` in place."""
     d = tl.arange(0, WIDTH)
     there = d < size
     here = tl.load(point + sample * size + d, mask=there, other=0.0)
@@ -83,12 +83,11 @@ def _mix(
     taken = tl.load(steps + sample, mask=number > 0, other=0)
     better = going & (residual < so_far)
     place = sample * size + d
-    fallback = tl.where(better, there_to, tl.load(best_image + place, mask=there, other=0.0))
-    tl.store(best_image + place, fallback, mask=there)
-    tl.store(best + sample, tl.where(better, residual, so_far))
-    tl.store(steps + sample, taken + going.to(tl.int64))
-    going = going & (residual > tolerance)
-    tl.store(active + sample, going.to(tl.int8))
+    kept = tl.where(number > 0, tl.load(best_point + place, mask=there, other=0.0), 0.0)
+    kept = tl.where(better, here, kept)
+    fallback = tl.where(number > 0, tl.load(best_image + place, mask=there, other=0.0), 0.0)
+    fallback = tl.where(better, there_to, fallback)
+    going_on = going & (residual > tolerance)
     if HISTORY == 0:
         proposed = here + damping * error
     else:
@@ -104,7 +103,24 @@ def _mix(
         proposed = tl.sum(weights[:, None] * (past + damping * wrong), axis=0)
     lost = tl.sum(tl.where(there & ~(tl.abs(proposed) < float("inf")), 1, 0), axis=0)
     proposed = tl.where(finite & (lost == 0), proposed, fallback)
-    tl.store(point + place, tl.where(going, proposed, here), mask=there)
+    tl.debug_barrier()  # all have read what is now written
+    tl.store(best_point + place, kept, mask=there)
+    tl.store(best_image + place, fallback, mask=there)
+    tl.store(best + sample, tl.where(better, residual, so_far))
+    tl.store(steps + sample, taken + going.to(tl.int64))
+    tl.store(active + sample, going_on.to(tl.int8))
+    tl.store(point + place, tl.where(going_on, proposed, here), mask=there)
+
+
+@triton.jit(do_not_specialize=["number"])  # or 0 and 1 would be compiled apart
+def _mix(
+    point, image, best_point, best_image, best, active, steps, points, errors, number, size, rows, columns,
+    tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    mix(
+        tl.program_id(0).to(tl.int64), point, image, best_point, best_image, best, active, steps, points, errors,
+        number, size, rows, columns, tolerance, damping, ridge, WIDTH, HISTORY, SLOTS,
+    )  # fmt: skip
 
 
 @dataclass
@@ -120,6 +136,7 @@ class Iteration:
     ridge: float
     lattice: tuple[int, int]
     point: Tensor
+    best_point: Tensor
     best_image: Tensor
     points: Tensor
     errors: Tensor
@@ -141,21 +158,22 @@ class Iteration:
         lattice: tuple[int, int] = (0, 0),
     ) -> Iteration:
         """At zero; a history of 0 mixes nothing."""
-        zeros = torch.zeros(2 + 2 * history, batch * size, device=device)  # one launch
-        point, best_image = zeros[:2].view(2, batch, size).unbind()
-        points, errors = zeros[2:].view(2, batch, history, size).unbind()
-        best = torch.empty(batch, device=device)  # these three are first written by the first advance
+        zeros = torch.zeros(1 + 2 * history, batch * size, device=device)  # one launch
+        point, (points, errors) = zeros[0].view(batch, size), zeros[1:].view(2, batch, history, size).unbind()
+        best_point = torch.empty(batch, size, device=device)  # from here on first written by the first advance
+        best_image = torch.empty(batch, size, device=device)
+        best = torch.empty(batch, device=device)
         active = torch.empty(batch, dtype=torch.int8, device=device)
         steps = torch.empty(batch, dtype=torch.int64, device=device)
         numbers = (tolerance, damping, ridge, lattice)
-        return cls(*numbers, point, best_image, points, errors, best, active, steps)
+        return cls(*numbers, point, best_point, best_image, points, errors, best, active, steps)
 
     def advance(self, image: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
         batch, size = image.shape
         history = self.points.shape[1]
         _mix[(batch,)](
-            self.point, image, self.best_image, self.best, self.active, self.steps,
+            self.point, image, self.best_point, self.best_image, self.best, self.active, self.steps,
             self.points, self.errors, number, size, *self.lattice, self.tolerance, self.damping, self.ridge,
             WIDTH=triton.next_power_of_2(size), HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
             num_warps=4,

@@ -44,8 +44,12 @@ def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -
 def _look_up(table, row, column, height, width, rows, columns, stride_row, stride_column):
     """A table's value at pixels (row, column) of an image, between its lattice points."""
     dtype = table.dtype.element_ty
-    x = column.to(dtype) * (columns - 1) / tl.maximum(width - 1, 1)
-    y = row.to(dtype) * (rows - 1) / tl.maximum(height - 1, 1)
+    if dtype == tl.float64:  # of scalars a quotient is in float32
+        x = column.to(dtype) * (columns - 1) / tl.maximum(width - 1, 1)
+        y = row.to(dtype) * (rows - 1) / tl.maximum(height - 1, 1)
+    else:
+        x = column.to(dtype) * ((columns - 1) / tl.maximum(width - 1, 1))
+        y = row.to(dtype) * ((rows - 1) / tl.maximum(height - 1, 1))
     left = tl.maximum(tl.minimum(x.to(tl.int32), columns - 2), 0)
     top = tl.maximum(tl.minimum(y.to(tl.int32), rows - 2), 0)
     s, t = x - left.to(dtype), y - top.to(dtype)
@@ -60,11 +64,10 @@ def _look_up(table, row, column, height, width, rows, columns, stride_row, strid
 
 @triton.jit
 def corners(
-    along_x, along_y, pixel, height, width, rows_x, columns_x, rows_y, columns_y,
+    along_x, along_y, row, column, height, width, rows_x, columns_x, rows_y, columns_y,
     tx_row, tx_column, ty_row, ty_column,
 ):  # fmt: skip
-    """Where pixels look: the four pixels around, as (row, column) pairs, and the place between them."""
-    row, column = pixel // width, pixel % width
+    """Where pixels (row, column) look: the four pixels around, and the place between them."""
     dtype = along_x.dtype.element_ty
     x = column.to(dtype) + (width - 1) * _look_up(
         along_x, row, column, height, width, rows_x, columns_x, tx_row, tx_column
@@ -105,8 +108,9 @@ def _unscale(
     channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     pixel = place - prefix  # negative for prefix tokens, which stay as they are
     moved = (pixel >= 0) & (pixel < height * width)
+    row, column = tl.where(moved, pixel, 0) // width, tl.where(moved, pixel, 0) % width
     left, right, top, bottom, s, t, _, _ = corners(
-        along_x + batch * tx_batch, along_y + batch * ty_batch, tl.where(moved, pixel, 0), height, width,
+        along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
     source = x + batch * x_batch + channel[None, :].to(tl.int64) * x_channel
@@ -117,7 +121,6 @@ def _unscale(
     at_d = (first + bottom * x_row + right * x_column)[:, None]
     value = between(source, at_a, at_b, at_c, at_d, s[:, None], t[:, None], mask)
     target = out + batch * out_batch + channel[None, :].to(tl.int64) * out_channel
-    row, column = tl.where(moved, pixel, 0) // width, tl.where(moved, pixel, 0) % width
     where = prefix * out_column + row * out_row + column * out_column
     tl.store(target + where[:, None], value.to(out.dtype.element_ty), mask=mask)
     still = (pixel < 0)[:, None] & (channel < channels)[None, :]
@@ -138,8 +141,9 @@ def _unscale_backward(
     pixel = place - prefix
     moved = (pixel >= 0) & (pixel < height * width)
     at = tl.where(moved, pixel, 0)
+    row, column = at // width, at % width
     left, right, top, bottom, s, t, inside_x, inside_y = corners(
-        along_x + batch * tx_batch, along_y + batch * ty_batch, at, height, width,
+        along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
     dtype = along_x.dtype.element_ty
@@ -148,7 +152,7 @@ def _unscale_backward(
     at_a, at_b = (first + top * x_row + left * x_column)[:, None], (first + top * x_row + right * x_column)[:, None]
     at_c = (first + bottom * x_row + left * x_column)[:, None]
     at_d = (first + bottom * x_row + right * x_column)[:, None]
-    at_grad = (prefix * g_column + (at // width) * g_row + (at % width) * g_column)[:, None]
+    at_grad = (prefix * g_column + row * g_row + column * g_column)[:, None]
     slope_x, slope_y = tl.zeros((PIXELS,), dtype), tl.zeros((PIXELS,), dtype)
     for start in range(0, channels, CHANNELS):
         channel = start + tl.arange(0, CHANNELS)

@@ -1,0 +1,125 @@
+"""What a solve looks at, in one or two passes over the features: at a small size, and normalised across channels.
+
+Their twins are ``localscale.conventions.resize`` and a layer norm without weights. Both write channels last, whatever
+the strides they read. Nothing here is differentiable.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["normalise", "shrink"]
+
+EPSILON = 1e-5  # of a layer norm
+ROWS = 4  # of an output, in one program
+
+
+@triton.jit
+def _tents(output, size, new, TAPS: tl.constexpr):
+    """The tents of outputs along one axis: their centres, reach, first pixels and moments (mass, mean, spread).
+
+    See ``localscale.conventions._resize_matrix``.
+    """
+    spacing = (size - 1).to(tl.float32) / tl.maximum(new - 1, 1)
+    reach = tl.maximum(spacing, 1.0)
+    centre = output.to(tl.float32) * spacing
+    start = tl.ceil(centre - reach).to(tl.int32)
+    pixel = start[:, None] + tl.arange(0, TAPS)[None, :]
+    offset = pixel.to(tl.float32) - centre[:, None]
+    tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) / reach, 0.0), 0.0)
+    total, first = tl.sum(tent, axis=1), tl.sum(tent * offset, axis=1)
+    return centre, reach, start, total, first, tl.sum(tent * offset * offset, axis=1)
+
+
+@triton.jit
+def _weights(pixel, size, centre, reach, total, first, second):
+    """What pixels weigh in the outputs with these tents: the weights sum to one and balance about the centre."""
+    offset = pixel.to(tl.float32) - centre
+    tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) / reach, 0.0), 0.0)
+    spread = total * second - first * first
+    alone = spread <= 1.1920929e-07 * total * total  # a single pixel under the tent
+    total = tl.where(total > 0, total, 1.0)  # of outputs that are not there
+    return tl.where(alone, tent / total, tent * (second - first * offset) / tl.where(alone, 1.0, spread))
+
+
+@triton.jit
+def _shrink(
+    x, between, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column,
+    USED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr,
+):  # fmt: skip
+    """A few rows of one channel of one output: first down its columns, to ``between``, then along its rows."""
+    channel, batch = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column, new_column = tl.arange(0, WIDTH)[None, :], tl.arange(0, NEW_WIDTH)
+    centre, reach, start, total, first, second = _tents(rows, height, new_height, TAPS)
+    source = x + batch * x_batch + channel * x_channel + column * x_column
+    sums = tl.zeros((ROWS, WIDTH), tl.float32)
+    for t in tl.static_range(USED):
+        row = start + t
+        inside = (rows < new_height) & (row >= 0) & (row < height)
+        weight = _weights(row, height, centre, reach, total, first, second)
+        value = tl.load(source + row[:, None] * x_row, mask=inside[:, None] & (column < width), other=0)
+        sums += weight[:, None] * value.to(tl.float32)
+    line = (batch * channels + channel) * new_height + rows
+    tl.store(between + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
+    tl.debug_barrier()
+    centre, reach, start, total, first, second = _tents(new_column, width, new_width, TAPS)
+    for t in tl.static_range(USED):
+        at = start + t
+        weight = _weights(at, width, centre, reach, total, first, second)
+        there = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
+        value = tl.load(between + line[:, None] * width + at[None, :], mask=there, other=0.0)
+        if t == 0:
+            answer = weight[None, :] * value
+        else:
+            answer += weight[None, :] * value
+    target = out + ((batch * new_height + rows[:, None]) * new_width + new_column[None, :]) * channels + channel
+    tl.store(target, answer, mask=(rows < new_height)[:, None] & (new_column < new_width)[None, :])
+
+
+@triton.jit
+def _normalise(
+    x, out, pixels, channels, width, x_batch, x_channel, x_row, x_column, epsilon,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    channel = tl.arange(0, CHANNELS)
+    mask = (pixel < pixels)[:, None] & (channel < channels)[None, :]
+    at = (pixel // width * x_row + pixel % width * x_column)[:, None] + channel[None, :] * x_channel
+    value = tl.load(x + batch * x_batch + at, mask=mask, other=0).to(tl.float32)
+    mean = tl.sum(value, axis=1) / channels
+    value = tl.where(mask, value - mean[:, None], 0.0)
+    deviation = tl.sqrt(tl.sum(value * value, axis=1) / channels + epsilon)
+    target = out + (batch * pixels + pixel[:, None]) * channels + channel[None, :]
+    tl.store(target, (value / deviation[:, None]).to(out.dtype.element_ty), mask=mask)
+
+
+def shrink(x: Tensor, height: int, width: int) -> Tensor:
+    """``x`` ``(B, C, H, W)`` at another size, ``(B, height, width, C)`` in float32."""
+    batch, channels, old_height, old_width = x.shape
+    out = torch.empty(batch, height, width, channels, dtype=torch.float32, device=x.device)
+    between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
+    spacing = max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)
+    power = triton.next_power_of_2
+    _shrink[(triton.cdiv(height, ROWS), channels, batch)](
+        x, between, out, channels, old_height, old_width, height, width, *x.stride(),
+        USED=int(2 * spacing) + 1, TAPS=power(int(2 * spacing) + 1), ROWS=ROWS, WIDTH=power(old_width),
+        NEW_WIDTH=power(width), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def normalise(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``x`` ``(B, C, H, W)`` with mean 0 and variance 1 across the channels of every pixel, ``(B, H, W, C)``."""
+    batch, channels, height, width = x.shape
+    out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
+    across = triton.next_power_of_2(channels)
+    pixels = max(1, 2048 // across)
+    _normalise[(triton.cdiv(height * width, pixels), batch)](
+        x, out, height * width, channels, width, *x.stride(), EPSILON, PIXELS=pixels, CHANNELS=across, num_warps=4
+    )
+    return out

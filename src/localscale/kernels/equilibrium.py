@@ -1,0 +1,279 @@
+"""The steps of a solve in a few launches each, for images that are not yet at rest.
+
+Their twin is ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, with a
+trunk of two layers:
+
+1. ``_look`` moves the features by the current map, S⁻¹(F; l).
+2. ``_first_layer`` convolves them. A feature of many channels skips both: what the nine taps make of its channels
+   depends on no neighbour and so commutes with moving pixels about. ``project_taps`` does it once, before the first
+   step; each step then reads the nine results where the map says, and adds them up.
+3. ``_second_layer`` convolves again, and weighs its pixels by the heads.
+4. ``_advance`` pools them to the next map, and mixes it with the ones before.
+
+An image whose residual is under the tolerance costs nothing more, and nobody waits for the host to hear of it.
+Products are of ``HALF``, which has as many digits as TF32, where cuDNN may use TF32 too, and in float32 elsewhere.
+Nothing here is differentiable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localscale.canonicalizer.network import stride_of
+from localscale.kernels.head import offsets_of
+from localscale.kernels.launch import Repeated
+from localscale.kernels.mixing import Iteration, mix
+from localscale.kernels.warp import between, corners
+
+__all__ = ["fits", "product_dtype", "project_taps", "solve_each"]
+
+HALF = torch.float16
+WIDEST = 128  # channels that one program can hold for its pixels
+SMALLEST = 16  # channels that a matrix unit takes
+DEPTHS = (64, 32)  # terms of a product at a time, if they are of one tap
+FIRST, SECOND = (64, 4), (64, 4)  # pixels and warps of a program in either layer
+
+
+@triton.jit
+def _gelu(x):
+    return 0.5 * x * (1 + tl.erf(0.7071067811865476 * x))
+
+
+@triton.jit
+def _around(point, row, column, height, width, rows, columns, x_row, x_column):
+    """Where in memory the four pixels lie around what (row, column) looks at by a map, and the place between them."""
+    left, right, top, bottom, s, t, _, _ = corners(
+        point, point + rows * columns, row, column, height, width, rows, columns, rows, columns, columns, 1, columns, 1
+    )
+    at_a, at_b = (top * x_row + left * x_column)[:, None], (top * x_row + right * x_column)[:, None]
+    at_c, at_d = (bottom * x_row + left * x_column)[:, None], (bottom * x_row + right * x_column)[:, None]
+    return at_a, at_b, at_c, at_d, s[:, None], t[:, None]
+
+
+@triton.jit(do_not_specialize=["number"])
+def _look(
+    x, canonical, point, active, number, height, width, rows, columns,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, ACROSS: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(1).to(tl.int64)
+    if tl.load(active + sample, mask=number > 0, other=1) != 0:
+        pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+        there = pixel < height * width
+        at_a, at_b, at_c, at_d, s, t = _around(
+            point + sample * 2 * rows * columns, tl.where(there, pixel // width, 0), pixel % width, height, width,
+            rows, columns, width * CHANNELS, CHANNELS,
+        )  # fmt: skip
+        first = sample * height * width * CHANNELS
+        for start in tl.static_range(0, CHANNELS, ACROSS):
+            channel = (start + tl.arange(0, ACROSS))[None, :]
+            mask = there[:, None] & (channel < CHANNELS)
+            value = between(x + first + channel, at_a, at_b, at_c, at_d, s, t, mask)
+            target = canonical + first + pixel[:, None] * CHANNELS + channel
+            tl.store(target, value.to(canonical.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _gather_taps(
+    taps, point, place, there, height, width, rows, columns, WIDE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The sum, for pixels ``place``, of what the nine taps made of the pixels where the map says."""
+    channel = tl.arange(0, WIDE)[None, :]
+    total = tl.zeros((BLOCK, WIDE), tl.float32)
+    first_row, first_column = place // width - 1, place % width - 1
+    for tap in range(9):
+        row, column = first_row + tap // 3, first_column + tap % 3
+        inside = there & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        at_a, at_b, at_c, at_d, s, t = _around(
+            point, tl.where(inside, row, 0), tl.where(inside, column, 0), height, width, rows, columns,
+            width * 9 * WIDE, 9 * WIDE,
+        )  # fmt: skip
+        total += between(taps + tap * WIDE + channel, at_a, at_b, at_c, at_d, s, t, inside[:, None])
+    return total
+
+
+@triton.jit
+def _convolve(
+    source, weight, place, there, height, width, out_width, STRIDE: tl.constexpr, CHANNELS: tl.constexpr,
+    WIDE: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """A 3 × 3 convolution at output pixels ``place``; channels are last, in the weights ``(WIDE, 9, CHANNELS)`` too."""
+    total = tl.zeros((BLOCK, WIDE), tl.float32)
+    term, wide = tl.arange(0, DEPTH), tl.arange(0, WIDE)[None, :] * (9 * CHANNELS)
+    row, column = place // out_width * STRIDE - 1, place % out_width * STRIDE - 1
+    for start in range(0, 9 * CHANNELS, DEPTH):
+        if CHANNELS % DEPTH == 0:  # then all terms are of one tap
+            tap = start // CHANNELS
+            to_row, to_column = row + tap // 3, column + tap % 3
+            inside = there & (to_row >= 0) & (to_row < height) & (to_column >= 0) & (to_column < width)
+            at = (to_row * width + to_column) * CHANNELS + start % CHANNELS
+            values = tl.load(source + at[:, None] + term[None, :], mask=inside[:, None], other=0)
+            factors = tl.load(weight + wide + (start + term)[:, None])
+        else:
+            k = start + term
+            tap, last = k // CHANNELS, k < 9 * CHANNELS
+            to_row, to_column = row[:, None] + (tap // 3)[None, :], column[:, None] + (tap % 3)[None, :]
+            inside = (there[:, None] & last[None, :]) & (to_row >= 0) & (to_row < height)
+            inside = inside & (to_column >= 0) & (to_column < width)
+            at = (to_row * width + to_column) * CHANNELS + (k % CHANNELS)[None, :]
+            values = tl.load(source + at, mask=inside, other=0)
+            factors = tl.load(weight + wide + k[:, None], mask=last[:, None], other=0)
+        total = tl.dot(values, factors, total, input_precision="ieee")
+    return total
+
+
+@triton.jit(do_not_specialize=["number"])
+def _first_layer(
+    x, hidden, weight, bias, point, active, number, height, width, out_height, out_width, rows, columns,
+    STRIDE: tl.constexpr, PROJECTED: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    DEPTH: tl.constexpr,
+):  # fmt: skip
+    """``x`` is the canonical form or, with ``PROJECTED``, what ``project_taps`` made of the features."""
+    sample = tl.program_id(1).to(tl.int64)
+    if tl.load(active + sample, mask=number > 0, other=1) != 0:
+        place, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)[None, :]
+        there = place < out_height * out_width
+        if PROJECTED:
+            total = _gather_taps(
+                x + sample * height * width * 9 * WIDE, point + sample * 2 * rows * columns, place, there,
+                height, width, rows, columns, WIDE, BLOCK,
+            )  # fmt: skip
+        else:
+            total = _convolve(
+                x + sample * height * width * CHANNELS, weight, place, there, height, width, out_width,
+                STRIDE, CHANNELS, WIDE, BLOCK, DEPTH,
+            )  # fmt: skip
+        answer = _gelu(total + tl.load(bias + channel))
+        target = hidden + (sample * out_height * out_width + place)[:, None] * WIDE + channel
+        tl.store(target, answer.to(hidden.dtype.element_ty), mask=there[:, None])
+
+
+@triton.jit(do_not_specialize=["number"])
+def _second_layer(
+    hidden, weighed, weight, bias, weight_x, weight_y, active, number, height, width, out_height, out_width,
+    STRIDE: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(1).to(tl.int64)
+    if tl.load(active + sample, mask=number > 0, other=1) != 0:
+        place, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)[None, :]
+        there = place < out_height * out_width
+        total = _convolve(
+            hidden + sample * height * width * CHANNELS, weight, place, there, height, width, out_width,
+            STRIDE, CHANNELS, WIDE, BLOCK, DEPTH,
+        )  # fmt: skip
+        answer = _gelu(total + tl.load(bias + channel))
+        target = weighed + sample * 2 * out_height * out_width + place
+        tl.store(target, tl.sum(answer * tl.load(weight_x + channel), axis=1), mask=there)
+        by_y = tl.sum(answer * tl.load(weight_y + channel), axis=1)
+        tl.store(target + out_height * out_width, by_y, mask=there)
+
+
+@triton.jit(do_not_specialize=["number"])
+def _advance(
+    weighed, image, point, best_point, best_image, best, active, steps, points, errors, bias_x, bias_y, number,
+    height, width, rows, columns, temperature, epsilon, tolerance, damping, ridge,
+    GUARD: tl.constexpr, COMPOSE: tl.constexpr, KNOTS: tl.constexpr, SIZE: tl.constexpr, HISTORY: tl.constexpr,
+    SLOTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    if tl.load(active + sample, mask=number > 0, other=1) != 0:
+        at = sample * 2 * rows * columns
+        offsets_of(
+            weighed + sample * 2 * height * width, bias_x, bias_y, point + at, image + at, height, width, rows, columns,
+            temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+        )  # fmt: skip
+        tl.debug_barrier()
+        mix(
+            sample, point, image, best_point, best_image, best, active, steps, points, errors, number,
+            2 * rows * columns, rows, columns, tolerance, damping, ridge, SIZE, HISTORY, SLOTS,
+        )  # fmt: skip
+
+
+def fits(trunk: Sequence[Tensor]) -> bool:
+    """Whether there are kernels for a trunk of these weights and biases."""
+    widths = [len(bias) for bias in trunk[1::2]]
+    return len(widths) == 2 and all(SMALLEST <= n <= WIDEST and n & (n - 1) == 0 for n in widths)
+
+
+def product_dtype() -> torch.dtype:
+    """What is multiplied: as exact as the twin's convolutions."""
+    return HALF if torch.backends.cudnn.allow_tf32 else torch.float32
+
+
+def solve_each(
+    copy: Tensor,
+    trunk: Sequence[Tensor],
+    heads: Sequence[Tensor],
+    iteration: Iteration,
+    *,
+    max_steps: int,
+    temperature: float,
+    guard: float | None,
+    compose: bool,
+) -> None:
+    """Take ``iteration`` from its beginning to its end, on features ``copy`` ``(B, h, w, C)``.
+
+    ``trunk`` and ``heads`` are weights and biases in turn.
+    """
+    batch, height, width, channels = copy.shape
+    (rows, columns), dtype, power = iteration.lattice, product_dtype(), triton.next_power_of_2
+    weight_1, weight_2 = (weight.permute(0, 2, 3, 1).to(dtype).contiguous() for weight in trunk[::2])
+    wide, last = len(weight_1), len(weight_2)
+    stride = stride_of(height, width)
+    mid_height, mid_width = -(-height // stride), -(-width // stride)
+    next_stride = stride_of(mid_height, mid_width)
+    out_height, out_width = -(-mid_height // next_stride), -(-mid_width // next_stride)
+    hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
+    weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
+    projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
+    seen = project_taps(copy, trunk[0]) if projected else torch.empty_like(copy, dtype=dtype)
+    where: dict[str, Any] = {
+        "point": iteration.point, "active": iteration.active, "rows": rows, "columns": columns,
+    }  # fmt: skip
+    across = min(power(channels), 128)
+    block = max(1, 1024 // across)
+    look = Repeated(
+        _look, (triton.cdiv(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
+        height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
+    )  # fmt: skip
+    first_layer = Repeated(
+        _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
+        x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
+        height=height, width=width, out_height=mid_height, out_width=mid_width,
+        STRIDE=stride, PROJECTED=projected, CHANNELS=channels, WIDE=wide, BLOCK=FIRST[0], DEPTH=_depth(channels),
+    )  # fmt: skip
+    second_layer = Repeated(
+        _second_layer, (triton.cdiv(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], **where,
+        hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3], weight_x=heads[0], weight_y=heads[2],
+        height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
+        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
+    )  # fmt: skip
+    history = iteration.points.shape[1]
+    advance = Repeated(
+        _advance, (batch, 1, 1), 1, **where,
+        weighed=weighed, image=torch.empty_like(iteration.point), best_point=iteration.best_point,
+        best_image=iteration.best_image, best=iteration.best, steps=iteration.steps, points=iteration.points,
+        errors=iteration.errors, bias_x=heads[1], bias_y=heads[3], height=out_height, width=out_width,
+        temperature=temperature, epsilon=0.0 if guard is None else guard, tolerance=iteration.tolerance,
+        damping=iteration.damping, ridge=iteration.ridge, GUARD=guard is not None, COMPOSE=compose,
+        KNOTS=power(max(rows, columns)), SIZE=power(2 * rows * columns), HISTORY=history,
+        SLOTS=power(max(history, 2)), HEIGHT=power(out_height), WIDTH=power(out_width),
+    )  # fmt: skip
+    step = (first_layer, second_layer, advance) if projected else (look, first_layer, second_layer, advance)
+    for number in range(max_steps):
+        for launch in step:
+            launch(number)
+
+
+def _depth(channels: int) -> int:
+    return next((depth for depth in DEPTHS if channels % depth == 0), DEPTHS[-1])
+
+
+def project_taps(x: Tensor, weight: Tensor) -> Tensor:
+    """What each of the nine taps makes of the channels of ``x`` ``(B, h, w, C)``, ``(B, h, w, 9·K)``."""
+    return x @ weight.permute(2, 3, 0, 1).reshape(-1, weight.shape[1]).T.to(x.dtype)
