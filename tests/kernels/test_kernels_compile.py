@@ -48,7 +48,7 @@ for kind in ("*fp16", "*fp32"):
     for channels, projected in ((3, False), (768, True)):
         chosen = layer | {"CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "DEPTH": 32}
         build(equilibrium._first_layer, kinds | {"x": kind}, chosen)
-    build(equilibrium._second_layer, kinds, layer | {"CHANNELS": 64, "WIDE": 128, "DEPTH": 64})
+    build(equilibrium._second_layer, kinds, layer | {"CHANNELS": 64, "WIDE": 128, "DEPTH": 64, "HEADS": 16})
 chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}
 build(equilibrium._advance, pointers | numbers | state, chosen, num_warps=1)
 """

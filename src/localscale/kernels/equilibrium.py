@@ -106,15 +106,17 @@ def _convolve(
     total = tl.zeros((BLOCK, WIDE), tl.float32)
     term, wide = tl.arange(0, DEPTH), tl.arange(0, WIDE)[None, :] * (9 * CHANNELS)
     row, column = place // out_width * STRIDE - 1, place % out_width * STRIDE - 1
-    for start in range(0, 9 * CHANNELS, DEPTH):
-        if CHANNELS % DEPTH == 0:  # then all terms are of one tap
-            tap = start // CHANNELS
+    if CHANNELS % DEPTH == 0:  # the terms of a product are all of one tap
+        for tap in range(9):
             to_row, to_column = row + tap // 3, column + tap % 3
             inside = there & (to_row >= 0) & (to_row < height) & (to_column >= 0) & (to_column < width)
-            at = (to_row * width + to_column) * CHANNELS + start % CHANNELS
-            values = tl.load(source + at[:, None] + term[None, :], mask=inside[:, None], other=0)
-            factors = tl.load(weight + wide + (start + term)[:, None])
-        else:
+            at = (to_row * width + to_column) * CHANNELS
+            for start in tl.static_range(0, CHANNELS, DEPTH):
+                values = tl.load(source + at[:, None] + (start + term)[None, :], mask=inside[:, None], other=0)
+                factors = tl.load(weight + wide + (tap * CHANNELS + start + term)[:, None])
+                total = tl.dot(values, factors, total, input_precision="ieee")
+    else:
+        for start in range(0, 9 * CHANNELS, DEPTH):
             k = start + term
             tap, last = k // CHANNELS, k < 9 * CHANNELS
             to_row, to_column = row[:, None] + (tap // 3)[None, :], column[:, None] + (tap % 3)[None, :]
@@ -123,7 +125,7 @@ def _convolve(
             at = (to_row * width + to_column) * CHANNELS + (k % CHANNELS)[None, :]
             values = tl.load(source + at, mask=inside, other=0)
             factors = tl.load(weight + wide + k[:, None], mask=last[:, None], other=0)
-        total = tl.dot(values, factors, total, input_precision="ieee")
+            total = tl.dot(values, factors, total, input_precision="ieee")
     return total
 
 
@@ -157,6 +159,7 @@ def _first_layer(
 def _second_layer(
     hidden, weighed, weight, bias, weight_x, weight_y, active, number, height, width, out_height, out_width,
     STRIDE: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(1).to(tl.int64)
     if tl.load(active + sample, mask=number > 0, other=1) != 0:
@@ -166,11 +169,13 @@ def _second_layer(
             hidden + sample * height * width * CHANNELS, weight, place, there, height, width, out_width,
             STRIDE, CHANNELS, WIDE, BLOCK, DEPTH,
         )  # fmt: skip
-        answer = _gelu(total + tl.load(bias + channel))
-        target = weighed + sample * 2 * out_height * out_width + place
-        tl.store(target, tl.sum(answer * tl.load(weight_x + channel), axis=1), mask=there)
-        by_y = tl.sum(answer * tl.load(weight_y + channel), axis=1)
-        tl.store(target + out_height * out_width, by_y, mask=there)
+        answer = _gelu(total + tl.load(bias + channel)).to(hidden.dtype.element_ty)
+        # Both heads as one product, of which a matrix unit makes no fewer columns than HEADS.
+        head, wide = tl.arange(0, HEADS)[None, :], tl.arange(0, WIDE)[:, None]
+        factors = tl.where(head == 0, tl.load(weight_x + wide), tl.where(head == 1, tl.load(weight_y + wide), 0.0))
+        both = tl.dot(answer, factors.to(answer.dtype), input_precision="ieee")
+        target = weighed + (sample * 2 + head) * (out_height * out_width) + place[:, None]
+        tl.store(target, both, mask=there[:, None] & (head < 2))
 
 
 @triton.jit(do_not_specialize=["number"])
@@ -252,6 +257,7 @@ def solve_each(
         hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3], weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
         STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
+        HEADS=SMALLEST,
     )  # fmt: skip
     history = iteration.points.shape[1]
     advance = Repeated(
