@@ -35,6 +35,7 @@ from benchmarks.speed_settings import (
     spread,
     verdict,
 )
+from localscale.maps import GridMap
 from localscale.training.backbones import BACKBONES, create_backbone
 
 SIZE, BATCH = 224, 128
@@ -157,17 +158,19 @@ def _row(
     batch, side = size
     pair.to(device, way.dtype)
     residuals: list[float] = []
+    moved: list[float] = []
 
     def fresh() -> tuple[Tensor]:
         return (torch.randn(batch, 3, side, side, device=device, dtype=way.dtype),)
 
-    def answer(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def answer(images: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         logits, report = pair.adapted(images, return_report=True)
-        return logits, [site.residual for site in report.values()]
+        return logits, [site.residual for site in report.values()], [site.map.offsets for site in report.values()]
 
-    def note_residual(call: str, answered: Any) -> None:
+    def look(call: str, answered: Any) -> None:
         if call == "adapted":
             residuals.extend(float(residual.max()) for residual in answered[1])
+            moved.extend(float(GridMap(offsets).displacement().mean()) for offsets in answered[2])
 
     calls: dict[str, Callable[..., Any]] = {"base": pair.base, "adapted": answer}
     if way.compile:
@@ -175,9 +178,9 @@ def _row(
     with torch.no_grad():
         images = fresh()
         peaks = {which: peak(call, images, device) for which, call in calls.items()}
-        times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else way.repeats, after=note_residual)
+        times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else way.repeats, after=look)
     overhead = percent_over(times["base"], times["adapted"])
-    moved = PASSES * batch * pair.elements() * way.dtype.itemsize
+    traffic = PASSES * batch * pair.elements() * way.dtype.itemsize
     return {
         "model": QUICK_NAME if quick else name,
         "way": way.name,
@@ -187,8 +190,9 @@ def _row(
         "target %": f"≤ {way.target:g}",
         "overhead %": overhead,
         "verdict": verdict(overhead, way.target, quick, residual=max(residuals, default=math.inf)),
-        **floor_cells(difference(times["base"], times["adapted"]), moved, device, quick),
+        **floor_cells(difference(times["base"], times["adapted"]), traffic, device, quick),
         "worst residual": max(residuals, default=NOTHING),
+        "moved %": 100 * max(moved) if moved else NOTHING,
         "base peak MiB": scaled(peaks["base"], 2**20),
         "adapted peak MiB": scaled(peaks["adapted"], 2**20),
     }
@@ -198,7 +202,8 @@ def _note(device: str, quick: bool, solved: str) -> str:
     return (
         f"{solved}, at the input and at the first latent site. Base and adapted model take turns, medians of "
         "synchronised calls, images of noise made anew for every repetition. The worst residual is over all timed "
-        "images and both sites. Floor: what the sites add can take no less time than reading each one's tensor for the "
+        "images and both sites; moved is how far pixels went on average, in percent of the side, where they went "
+        "farther. Floor: what the sites add can take no less time than reading each one's tensor for the "
         f"solve, and reading and writing it for the warp. {bandwidth_note(device, quick)} Peak memory is above weights "
         f"and images.{quick_note(quick)}"
     )

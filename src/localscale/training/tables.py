@@ -157,8 +157,8 @@ TABLES: dict[str, Table] = {
         tuple(row for row in MNIST_ROWS if row.recipe in ("aug", "aug_plus", "dec", "dec_compose")),
         runs="mnist-small",
         settings=SMALL,
-        first=("--epochs", "100", "--learning-rate", "1e-3"),
-        more=MORE,
+        first=("--epochs", "32", "--learning-rate", "1e-3"),
+        more=("--epochs", "8", "--warmup-epochs", "2", "--learning-rate", "5e-4"),
         paper="mnist",
     ),
     "mnist-shipped": Table(
