@@ -10,6 +10,8 @@ from localscale.results.runs import PAPER_ROW, Run, grouped, site_rows, spread
 
 __all__ = ["render_segmentation"]
 
+NEAREST = {"DeiT": "ViT"}  # what the paper has in place of a backbone that it did not segment with
+
 
 def render_segmentation(result: dict[str, Any]) -> str:
     """mIoU, EquE and group deviation, and what the canonicalizers did."""
@@ -23,7 +25,8 @@ def render_segmentation(result: dict[str, Any]) -> str:
 
 
 def _row(backbone: str, row: str, runs: list[Run]) -> dict[str, Any]:
-    printed = SEGMENTATION.get(family_of_backbone(backbone), {}).get(PAPER_ROW.get(row, row), ("–", "–"))
+    family = family_of_backbone(backbone)
+    printed = SEGMENTATION.get(NEAREST.get(family, family), {}).get(PAPER_ROW.get(row, row), ("–", "–"))
     return {
         "backbone": backbone,
         "row": runs[0]["label"],
@@ -59,6 +62,6 @@ def _definition(result: dict[str, Any]) -> str:
         f"{scaling['strength']:g}. Resampling alone costs a perfect segmenter {floor['squared']:.4f} (l2 "
         f"{floor['l2']:.4f}, relative {floor['relative']:.4f}). IoU deviation is the standard deviation of an image's "
         "IoU over the images of one scene, mean over scenes. ± is the standard deviation over seeds. Epochs are all "
-        "that led to a row's weights. The paper's columns are for its own, larger backbones, data and budget; it has "
-        "no equal-budget control, and does not say whether its EquE is per pixel."
+        "that led to a row's weights. The paper's columns are for its own, larger backbones (ViT beside DeiT), "
+        "data and budget; it has no equal-budget control, and does not say whether its EquE is per pixel."
     )
