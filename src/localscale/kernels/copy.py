@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localscale.kernels.launch import launch
+
 __all__ = ["normalise", "shrink"]
 
 EPSILON = 1e-5  # of a layer norm
@@ -105,10 +107,11 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
     between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     spacing = max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)
     power = triton.next_power_of_2
-    _shrink[(triton.cdiv(height, ROWS), channels, batch)](
+    launch(
+        _shrink, (triton.cdiv(height, ROWS), channels, batch), 4,
         x, between, out, channels, old_height, old_width, height, width, *x.stride(),
         USED=int(2 * spacing) + 1, TAPS=power(int(2 * spacing) + 1), ROWS=ROWS, WIDTH=power(old_width),
-        NEW_WIDTH=power(width), num_warps=4,
+        NEW_WIDTH=power(width),
     )  # fmt: skip
     return out
 
@@ -119,7 +122,8 @@ def normalise(x: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
     across = triton.next_power_of_2(channels)
     pixels = max(1, 2048 // across)
-    _normalise[(triton.cdiv(height * width, pixels), batch)](
-        x, out, height * width, channels, width, *x.stride(), EPSILON, PIXELS=pixels, CHANNELS=across, num_warps=4
-    )
+    launch(
+        _normalise, (triton.cdiv(height * width, pixels), batch, 1), 4,
+        x, out, height * width, channels, width, *x.stride(), EPSILON, PIXELS=pixels, CHANNELS=across,
+    )  # fmt: skip
     return out

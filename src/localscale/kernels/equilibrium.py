@@ -27,7 +27,7 @@ from torch import Tensor
 
 from localscale.canonicalizer.network import stride_of
 from localscale.kernels.head import offsets_of
-from localscale.kernels.launch import Repeated
+from localscale.kernels.launch import Launch
 from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.warp import between, corners
 
@@ -237,30 +237,28 @@ def solve_each(
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
     projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
     seen = project_taps(copy, trunk[0]) if projected else torch.empty_like(copy, dtype=dtype)
-    where: dict[str, Any] = {
-        "point": iteration.point, "active": iteration.active, "rows": rows, "columns": columns,
-    }  # fmt: skip
+    where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
     across = min(power(channels), 128)
     block = max(1, 1024 // across)
-    look = Repeated(
+    look = Launch(
         _look, (triton.cdiv(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
         height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
     )  # fmt: skip
-    first_layer = Repeated(
+    first_layer = Launch(
         _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
         x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
         height=height, width=width, out_height=mid_height, out_width=mid_width,
         STRIDE=stride, PROJECTED=projected, CHANNELS=channels, WIDE=wide, BLOCK=FIRST[0], DEPTH=_depth(channels),
     )  # fmt: skip
-    second_layer = Repeated(
-        _second_layer, (triton.cdiv(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], **where,
+    second_layer = Launch(
+        _second_layer, (triton.cdiv(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], active=iteration.active,
         hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3], weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
         STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
         HEADS=SMALLEST,
     )  # fmt: skip
     history = iteration.points.shape[1]
-    advance = Repeated(
+    advance = Launch(
         _advance, (batch, 1, 1), 1, **where,
         weighed=weighed, image=torch.empty_like(iteration.point), best_point=iteration.best_point,
         best_image=iteration.best_image, best=iteration.best, steps=iteration.steps, points=iteration.points,

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localscale.kernels.launch import launch
+
 __all__ = ["next_offsets", "offsets_of"]
 
 
@@ -186,11 +188,12 @@ def next_offsets(
     out = torch.empty(batch, 2 * rows * columns, dtype=torch.float32, device=features.device)
     weighed = torch.empty(batch, 2, height, width, dtype=torch.float32, device=features.device)
     pixels = triton.next_power_of_2(height * width)
-    _next_offsets[(batch,)](
+    launch(
+        _next_offsets, (batch, 1, 1), 4,
         features, weighed, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
         *features.stride(), temperature, 0.0 if guard is None else guard,
         PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), HEIGHT=triton.next_power_of_2(height),
         WIDTH=triton.next_power_of_2(width), KNOTS=triton.next_power_of_2(max(knots)),
-        GUARD=guard is not None, COMPOSE=outer is not None, num_warps=4,
+        GUARD=guard is not None, COMPOSE=outer is not None,
     )  # fmt: skip
     return out

@@ -1,26 +1,63 @@
-"""Launching one kernel again and again, as the steps of a solve do."""
+"""Launching kernels without looking at every argument every time."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Repeated"]
+import torch
+from torch import Tensor
+
+__all__ = ["Launch", "launch"]
+
+Grid = tuple[int, int, int]
+
+# What Triton compiled, by all that it depends on. Triton's own way to find it takes longer than most kernels run.
+_PROGRAMS: dict[tuple[Any, ...], Any] = {}
 
 
-class Repeated:
-    """A kernel with all its arguments but ``number``, the same at every call.
+class Launch:
+    """A kernel with its arguments, all but ``number`` where it has one; to be launched any number of times.
 
-    The first call is an ordinary launch, which looks at every argument to find the right program, and takes longer
-    than most kernels run; the calls after it launch that program.
+    Arguments are given in the kernel's order, the last of them by name if one likes.
     """
 
-    def __init__(self, kernel: Any, grid: tuple[int, int, int], warps: int, **arguments: Any) -> None:
-        self.kernel, self.grid, self.warps, self.arguments = kernel, grid, warps, arguments
-        self.program: Any = None
+    def __init__(self, kernel: Any, grid: Grid, warps: int, *values: Any, **named: Any) -> None:
+        self.kernel, self.grid, self.warps = kernel, grid, warps
+        names = kernel.arg_names
+        self.number = names.index("number") if "number" in names else None
+        named = {"number": 0} | named if self.number is not None else named
+        if set(named) != set(names[len(values) :]):
+            raise TypeError(f"the kernel takes {names}; {len(values)} values and {list(named)} came")
+        self.values = [*values, *(named[name] for name in names[len(values) :])]
+        self.key = (id(kernel), warps, *map(_kind, self.values))
+        self.device = next(value.get_device() for value in self.values if isinstance(value, Tensor))
 
-    def __call__(self, number: int) -> None:
-        values = [number if name == "number" else self.arguments[name] for name in self.kernel.arg_names]
-        if self.program is None:  # and always where kernels are interpreted
-            self.program = self.kernel[self.grid](*values, num_warps=self.warps)
+    def __call__(self, number: int = 0) -> None:
+        if self.number is not None:
+            self.values[self.number] = number
+        if self.device >= 0 and self.device != torch.cuda.current_device():
+            with torch.cuda.device(self.device):
+                self._launch()
         else:
-            self.program[self.grid](*values)
+            self._launch()
+
+    def _launch(self) -> None:
+        program = _PROGRAMS.get(self.key)
+        if program is not None:
+            program[self.grid](*self.values)
+            return
+        program = self.kernel[self.grid](*self.values, num_warps=self.warps)
+        if program is not None:  # it is where kernels are interpreted
+            _PROGRAMS[self.key] = program
+
+
+def launch(kernel: Any, grid: Grid, warps: int, *values: Any, **named: Any) -> None:
+    """Launch ``kernel`` once."""
+    Launch(kernel, grid, warps, *values, **named)()
+
+
+def _kind(value: Any) -> Any:
+    """What a program depends on: a tensor's type and place in memory, any number but a float."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.get_device(), value.data_ptr() % 16 == 0
+    return float if isinstance(value, float) else value

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localscale.kernels.launch import Launch
+
 __all__ = ["Iteration", "mix"]
 
 
@@ -172,9 +174,10 @@ class Iteration:
         """Take in f(point), the evaluation ``number``, and move on."""
         batch, size = image.shape
         history = self.points.shape[1]
-        _mix[(batch,)](
-            self.point, image, self.best_point, self.best_image, self.best, self.active, self.steps,
-            self.points, self.errors, number, size, *self.lattice, self.tolerance, self.damping, self.ridge,
-            WIDTH=triton.next_power_of_2(size), HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
-            num_warps=4,
+        mix_all = Launch(
+            _mix, (batch, 1, 1), 4, self.point, image, self.best_point, self.best_image, self.best, self.active,
+            self.steps, self.points, self.errors, size=size, rows=self.lattice[0], columns=self.lattice[1],
+            tolerance=self.tolerance, damping=self.damping, ridge=self.ridge, WIDTH=triton.next_power_of_2(size),
+            HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
         )  # fmt: skip
+        mix_all(number)

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localscale.kernels.launch import launch
 from localscale.layouts import Layout, Tokens
 
 __all__ = ["as_tables", "between", "corners", "fused_unscale", "launch_unscale"]
@@ -262,9 +263,10 @@ def launch_unscale(
     pixels, across, warps = _blocks(view, channels)
     sizes, strides = as_tables(along_x, along_y)
     grid = (triton.cdiv(prefix + height * width, pixels), len(x), triton.cdiv(channels, across))
-    _unscale[grid](
+    launch(
+        _unscale, grid, warps,
         x, out, along_x, along_y, height, width, prefix, channels, *sizes, *view, *target, *strides,
-        PIXELS=pixels, CHANNELS=across, num_warps=warps,
+        PIXELS=pixels, CHANNELS=across,
     )  # fmt: skip
     return out
 
@@ -287,10 +289,11 @@ def _backward_op(
         assert _view(to_x, width, channels_last) == view, "the gradient lies in memory as its feature does"
     pixels, across, warps = _blocks(view, channels)
     sizes, strides = as_tables(along_x, along_y)
-    grid = (triton.cdiv(prefix + height * width, pixels), len(x))
-    _unscale_backward[grid](
+    grid = (triton.cdiv(prefix + height * width, pixels), len(x), 1)
+    launch(
+        _unscale_backward, grid, warps,
         grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
-        PIXELS=pixels, CHANNELS=across, WANT_X=want_x, WANT_MAP=want_map, num_warps=warps,
+        PIXELS=pixels, CHANNELS=across, WANT_X=want_x, WANT_MAP=want_map,
     )  # fmt: skip
     if not want_map:
         return to_x, flow.new_empty(0), flow.new_empty(0)
@@ -328,9 +331,9 @@ def _table_gradient(flow: Tensor, table: Tensor) -> Tensor:
     else:
         gathered = torch.empty(batch, rows, columns, dtype=flow.dtype, device=flow.device)
         block = (8, 64) if width > 32 else (16, 16)
-        _to_table[(rows * columns, batch)](
-            flow, gathered, height, width, rows, columns, flow.stride(0),
-            BLOCK_ROWS=block[0], BLOCK_COLUMNS=block[1], num_warps=4,
+        launch(
+            _to_table, (rows * columns, batch, 1), 4, flow, gathered, height, width, rows, columns, flow.stride(0),
+            BLOCK_ROWS=block[0], BLOCK_COLUMNS=block[1],
         )  # fmt: skip
     return gathered.sum(dim=0, keepdim=True) if maps == 1 < batch else gathered
 

@@ -1,0 +1,81 @@
+"""Kernels are looked up once; what they are asked to do afterwards is what they do."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from localscale.kernels import launch as module
+from localscale.kernels.launch import Launch, launch
+
+
+class Program:
+    """What a kernel was compiled to."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        return lambda *values: self.launched.append((grid, *values))
+
+
+class Kernel:
+    """A kernel as Triton's are called; every call compiles."""
+
+    def __init__(self, *names: str, interpreted: bool = False) -> None:
+        self.arg_names, self.interpreted = list(names), interpreted
+        self.compiled: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+        def call(*values: Any, num_warps: int) -> Program | None:
+            self.compiled.append((grid, *values, num_warps))
+            return None if self.interpreted else Program()
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[Any, ...], Any]:
+    empty: dict[tuple[Any, ...], Any] = {}
+    monkeypatch.setattr(module, "_PROGRAMS", empty)
+    return empty
+
+
+def test_the_first_launch_compiles_and_the_others_do_not(programs: dict[tuple[Any, ...], Any]):
+    kernel, x = Kernel("x", "number", "size", "BLOCK"), torch.zeros(4)
+    steps = Launch(kernel, (2, 1, 1), 4, x, size=4, BLOCK=16)
+    for number in range(3):
+        steps(number)
+    assert kernel.compiled == [((2, 1, 1), x, 0, 4, 16, 4)]
+    (program,) = programs.values()
+    assert program.launched == [((2, 1, 1), x, 1, 4, 16), ((2, 1, 1), x, 2, 4, 16)]
+    Launch(kernel, (5, 1, 1), 4, torch.ones(9), size=4, BLOCK=16)(7)  # another tensor and grid, the same program
+    assert len(kernel.compiled) == 1
+    assert program.launched[-1][0] == (5, 1, 1)
+    assert program.launched[-1][2] == 7
+
+
+def test_what_a_program_depends_on_compiles_anew():
+    kernel, x = Kernel("x", "scale", "size"), torch.zeros(8)
+    launch(kernel, (1, 1, 1), 4, x, 0.5, 3)
+    launch(kernel, (1, 1, 1), 4, x, 0.7, 3)  # not on a float's value
+    assert len(kernel.compiled) == 1
+    launch(kernel, (1, 1, 1), 4, x.double(), 0.5, 3)
+    launch(kernel, (1, 1, 1), 4, x, 0.5, 16)
+    launch(kernel, (1, 1, 1), 8, x, 0.5, 3)
+    launch(kernel, (1, 1, 1), 4, x[1:], 0.5, 3)  # not at a multiple of 16 bytes
+    assert len(kernel.compiled) == 5
+
+
+def test_where_kernels_are_interpreted_nothing_is_kept(programs: dict[tuple[Any, ...], Any]):
+    kernel = Kernel("x", interpreted=True)
+    for _ in range(2):
+        launch(kernel, (1, 1, 1), 4, torch.zeros(1))
+    assert len(kernel.compiled) == 2
+    assert not programs
+
+
+def test_missing_and_unknown_arguments_are_refused():
+    for values in ({}, {"size": 3, "BLOCK": 4}, {"other": 1}):
+        with pytest.raises(TypeError, match="size"):
+            launch(Kernel("x", "size"), (1, 1, 1), 4, torch.zeros(1), **values)
