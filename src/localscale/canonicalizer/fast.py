@@ -16,7 +16,7 @@ from torch import Tensor
 
 from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, convolutions, working_size
+from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, convolutions, strides_of, working_size
 from localscale.equilibrium.solvers import Anderson, Estimate, Function, Plain, stops_early
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def _solve(
     settings: dict[str, Any] = {"temperature": temperature, "guard": guard or None, "compose": compose}
     if fits(trunk):
         copy = _working_copy(features, resolution, product_dtype())
-        solve_each(copy, trunk, heads, iteration, max_steps=max_steps, **settings)
+        first, second = strides_of(copy.shape[1], copy.shape[2], 2)
+        solve_each(copy, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
     else:
         copy = _working_copy(features, resolution, torch.float32)
         _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)

@@ -12,7 +12,7 @@ from localscale.maps.build import family_of
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
 
-__all__ = ["IMAGE_CHANNELS", "EnergyNetwork", "MapNetwork", "convolutions", "stride_of", "working_size"]
+__all__ = ["IMAGE_CHANNELS", "EnergyNetwork", "MapNetwork", "convolutions", "strides_of", "working_size"]
 
 Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
 
@@ -39,8 +39,7 @@ class Trunk(nn.Module):
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of the features of such an input."""
-        for _ in self.layers:
-            stride = stride_of(height, width)
+        for stride in strides_of(height, width, len(self.layers)):
             height, width = -(-height // stride), -(-width // stride)
         return height, width
 
@@ -51,14 +50,19 @@ class Trunk(nn.Module):
 
 def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """3 × 3 convolutions with GELU after each, given weights and biases in turn; they halve ``x`` while it is large."""
-    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        x = F.gelu(F.conv2d(x, weight, bias, stride=stride_of(*x.shape[-2:]), padding=1))
+    strides = strides_of(x.shape[-2], x.shape[-1], len(parameters) // 2)
+    for weight, bias, stride in zip(parameters[::2], parameters[1::2], strides, strict=True):
+        x = F.gelu(F.conv2d(x, weight, bias, stride=stride, padding=1))
     return x
 
 
-def stride_of(height: int, width: int) -> int:
-    """By how much a layer thins out an input of this size."""
-    return 2 if min(height, width) >= 2 * MIN_SIDE else 1
+def strides_of(height: int, width: int, layers: int) -> list[int]:
+    """By how much each of a trunk's layers thins out what an input of this size has become."""
+    strides = []
+    for _ in range(layers):
+        strides.append(2 if min(height, width) >= 2 * MIN_SIDE else 1)
+        height, width = -(-height // strides[-1]), -(-width // strides[-1])
+    return strides
 
 
 def working_size(height: int, width: int, resolution: int) -> tuple[int, int]:

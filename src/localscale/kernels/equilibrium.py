@@ -25,7 +25,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.canonicalizer.network import stride_of
 from localscale.kernels.head import offsets_of
 from localscale.kernels.launch import Launch
 from localscale.kernels.mixing import Iteration, mix
@@ -214,6 +213,7 @@ def solve_each(
     copy: Tensor,
     trunk: Sequence[Tensor],
     heads: Sequence[Tensor],
+    strides: tuple[int, int],
     iteration: Iteration,
     *,
     max_steps: int,
@@ -223,15 +223,14 @@ def solve_each(
 ) -> None:
     """Take ``iteration`` from its beginning to its end, on features ``copy`` ``(B, h, w, C)``.
 
-    ``trunk`` and ``heads`` are weights and biases in turn.
+    ``trunk`` and ``heads`` are weights and biases in turn; ``strides`` are the trunk's two.
     """
     batch, height, width, channels = copy.shape
     (rows, columns), dtype, power = iteration.lattice, product_dtype(), triton.next_power_of_2
     weight_1, weight_2 = (weight.permute(0, 2, 3, 1).to(dtype).contiguous() for weight in trunk[::2])
     wide, last = len(weight_1), len(weight_2)
-    stride = stride_of(height, width)
+    stride, next_stride = strides
     mid_height, mid_width = -(-height // stride), -(-width // stride)
-    next_stride = stride_of(mid_height, mid_width)
     out_height, out_width = -(-mid_height // next_stride), -(-mid_width // next_stride)
     hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
