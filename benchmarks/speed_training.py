@@ -63,10 +63,11 @@ def training_step(device: str, quick: bool) -> Table:
     note = (
         f"Forward, backward and update of {_name(quick)}, batch {batch}, {size} px, bfloat16 autocast, random weights, "
         "the recipe's random scaling of images included in both. DEC direct, implicit gradients, sites input and "
-        f"blocks.0 of 6 and 4 knots, always {STEPS} evaluations. With and without take turns on images of noise made "
-        "anew for every repetition; medians. Replayed: the step recorded once as a CUDA graph; memory is that of the "
-        "eager step, above weights and optimizer. The residual is the larger site's mean over the last batch. Floor: "
-        "each site's tensor, in float32, read by the solve, read and written by the warp, read again with its answer's "
+        f"blocks.0 of 6 and 4 knots, at most {STEPS} evaluations forward and always as many backward. With and without "
+        "take turns on images of noise made anew for every repetition; medians. Replayed: the step recorded once as a "
+        "CUDA graph; memory is that of the eager step, above weights and optimizer. The residual is the larger site's "
+        "mean over the last batch. Floor: each site's tensor, in float32, read by the solve, read and written by the "
+        "warp, read again with its answer's "
         f"gradient, and a latent one's gradient written. {bandwidth_note(device, quick) if rows else ''}"
         f"{quick_note(quick)}"
     )

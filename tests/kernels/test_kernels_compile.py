@@ -37,8 +37,9 @@ state = {n: "*fp32" for n in ("point", "image", "best_point", "best_image", "bes
 state |= {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
 for history, slots in ((5, 8), (0, 2)):
     build(mixing._mix, state, {"WIDTH": 128, "HISTORY": history, "SLOTS": slots})
-build(copy._shrink, {"x": "*bf16", "between": "*fp32", "out": "*fp32"}, {
-    "USED": 9, "TAPS": 16, "ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
+rows = {"x": "*bf16", "between": "*fp32", "out": "*fp32"}
+build(copy._shrink, rows, {"height": 1, "TAPS": 4, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
+build(copy._shrink, rows, {"TAPS": 16, "ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
 build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})
 pointers = {n: "*fp32" for n in ("x", "weighed", "bias", "weight_x", "bias_x", "weight_y", "bias_y")}
 layer = {"STRIDE": 2, "BLOCK": 64}

@@ -129,6 +129,17 @@ def test_strided_features_are_read_where_they_lie():
         assert torch.allclose(moved.grad, plain.grad, atol=1e-5)
 
 
+@pytest.mark.parametrize("part", [lambda x: x[:, :2], lambda x: x[..., ::2], lambda x: x[:1].expand(2, -1, -1, -1)])
+def test_parts_of_larger_tensors_get_their_gradient(part):
+    x, m = features("images"), some_map("grid")
+    grads = []
+    for warp in (lambda y: fused(y, m, "NCHW"), lambda y: ls.unscale(y, m, sampler="gather")):
+        leaf = x.detach().requires_grad_()
+        warp(part(leaf)).square().sum().backward()
+        grads.append(leaf.grad)
+    assert (grads[0] - grads[1]).abs().max() < 1e-5 * grads[1].abs().max()
+
+
 def test_a_lost_map_gives_nan_and_reads_nothing_outside():
     x, m = features("images"), some_map("grid")
     offsets = m.offsets.clone()

@@ -1,4 +1,4 @@
-"""The equilibrium without gradients on a GPU: one launch where it can be, and one operator to ``torch.compile``.
+"""The equilibrium on a GPU, without its gradient: few launches an evaluation, and one operator to ``torch.compile``.
 
 The twin of ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, made of
 the kernels in ``localscale.kernels``.
@@ -28,7 +28,7 @@ __all__ = ["KernelSolver", "has_kernels", "solve_fast"]
 def has_kernels(config: DECConfig, features: Tensor) -> bool:
     """Whether there are kernels to solve this, on this device."""
     known = config.family == "grid" and config.update in ("direct", "compose") and features.dtype != torch.float64
-    return known and kernels.usable(features)
+    return known and len(features) > 0 and kernels.usable(features)
 
 
 @dataclass(frozen=True, eq=False)

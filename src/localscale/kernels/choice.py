@@ -11,7 +11,11 @@ from torch import Tensor
 __all__ = ["usable"]
 
 # Read once, so that ``torch.compile`` sees a constant.
-WANTED = os.environ.get("LOCALSCALE_KERNELS", "1") != "0" and importlib.util.find_spec("triton") is not None
+WANTED = (
+    os.environ.get("LOCALSCALE_KERNELS", "1") != "0"
+    and importlib.util.find_spec("triton") is not None
+    and torch.version.hip is None  # where programs depend on more than a launch is looked up by
+)
 
 
 def usable(*tensors: Tensor) -> bool:

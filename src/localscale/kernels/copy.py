@@ -25,7 +25,7 @@ def _tents(output, size, new, TAPS: tl.constexpr):
 
     See ``localscale.conventions._resize_matrix``.
     """
-    spacing = (size - 1).to(tl.float32) / tl.maximum(new - 1, 1)
+    spacing = (size - 1) * 1.0 / tl.maximum(new - 1, 1)
     reach = tl.maximum(spacing, 1.0)
     centre = output.to(tl.float32) * spacing
     start = tl.ceil(centre - reach).to(tl.int32)
@@ -49,8 +49,8 @@ def _weights(pixel, size, centre, reach, total, first, second):
 
 @triton.jit
 def _shrink(
-    x, between, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column,
-    USED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr,
+    x, between, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column, used,
+    TAPS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A few rows of one channel of one output: first down its columns, to ``between``, then along its rows."""
     channel, batch = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
@@ -59,7 +59,7 @@ def _shrink(
     centre, reach, start, total, first, second = _tents(rows, height, new_height, TAPS)
     source = x + batch * x_batch + channel * x_channel + column * x_column
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
-    for t in tl.static_range(USED):
+    for t in range(used):
         row = start + t
         inside = (rows < new_height) & (row >= 0) & (row < height)
         weight = _weights(row, height, centre, reach, total, first, second)
@@ -69,15 +69,13 @@ def _shrink(
     tl.store(between + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
     tl.debug_barrier()
     centre, reach, start, total, first, second = _tents(new_column, width, new_width, TAPS)
-    for t in tl.static_range(USED):
+    answer = tl.zeros((ROWS, NEW_WIDTH), tl.float32)
+    for t in range(used):
         at = start + t
         weight = _weights(at, width, centre, reach, total, first, second)
         there = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
         value = tl.load(between + line[:, None] * width + at[None, :], mask=there, other=0.0)
-        if t == 0:
-            answer = weight[None, :] * value
-        else:
-            answer += weight[None, :] * value
+        answer += weight[None, :] * value
     target = out + ((batch * new_height + rows[:, None]) * new_width + new_column[None, :]) * channels + channel
     tl.store(target, answer, mask=(rows < new_height)[:, None] & (new_column < new_width)[None, :])
 
@@ -107,11 +105,11 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
     between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     spacing = max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)
     power = triton.next_power_of_2
+    taps = int(2 * spacing) + 1
     launch(
         _shrink, (triton.cdiv(height, ROWS), channels, batch), 4,
-        x, between, out, channels, old_height, old_width, height, width, *x.stride(),
-        USED=int(2 * spacing) + 1, TAPS=power(int(2 * spacing) + 1), ROWS=ROWS, WIDTH=power(old_width),
-        NEW_WIDTH=power(width),
+        x, between, out, channels, old_height, old_width, height, width, *x.stride(), taps,
+        TAPS=power(taps), ROWS=ROWS, WIDTH=power(old_width), NEW_WIDTH=power(width),
     )  # fmt: skip
     return out
 

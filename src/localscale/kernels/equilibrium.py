@@ -4,14 +4,16 @@ Their twin is ``localscale.equilibrium.fixed_point`` on the updates ``direct`` a
 trunk of two layers:
 
 1. ``_look`` moves the features by the current map, S⁻¹(F; l).
-2. ``_first_layer`` convolves them. A feature of many channels skips both: what the nine taps make of its channels
-   depends on no neighbour and so commutes with moving pixels about. ``project_taps`` does it once, before the first
-   step; each step then reads the nine results where the map says, and adds them up.
+2. ``_first_layer`` convolves them. For a feature of many channels it does both: what the nine taps make of its
+   channels depends on no neighbour and so commutes with moving pixels about. ``_project_taps`` does it once, before
+   the first step; each step then reads the nine results where the map says, and adds them up.
 3. ``_second_layer`` convolves again, and weighs its pixels by the heads.
 4. ``_advance`` pools them to the next map, and mixes it with the ones before.
 
 An image whose residual is under the tolerance costs nothing more, and nobody waits for the host to hear of it.
-Products are of ``HALF``, which has as many digits as TF32, where cuDNN may use TF32 too, and in float32 elsewhere.
+Products are of ``HALF``, which has as many digits as TF32, where cuDNN may use TF32 too, and of float32 elsewhere.
+What has as many digits has not the range: an image of values beyond 65504 has no equilibrium to find then, and its
+report says so.
 Nothing here is differentiable.
 """
 
@@ -30,7 +32,7 @@ from localscale.kernels.launch import Launch
 from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.warp import between, corners
 
-__all__ = ["fits", "product_dtype", "project_taps", "solve_each"]
+__all__ = ["fits", "product_dtype", "solve_each"]
 
 HALF = torch.float16
 WIDEST = 128  # channels that one program can hold for its pixels
@@ -134,7 +136,7 @@ def _first_layer(
     STRIDE: tl.constexpr, PROJECTED: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
     DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """``x`` is the canonical form or, with ``PROJECTED``, what ``project_taps`` made of the features."""
+    """``x`` is the canonical form or, with ``PROJECTED``, what ``_project_taps`` made of the features."""
     sample = tl.program_id(1).to(tl.int64)
     if tl.load(active + sample, mask=number > 0, other=1) != 0:
         place, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)[None, :]
@@ -205,8 +207,12 @@ def fits(trunk: Sequence[Tensor]) -> bool:
 
 
 def product_dtype() -> torch.dtype:
-    """What is multiplied: as exact as the twin's convolutions."""
-    return HALF if torch.backends.cudnn.allow_tf32 else torch.float32
+    """What is multiplied: as exact as the twin's convolutions. The heads are products like the others here."""
+    try:
+        halved = torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # whoever set it by PyTorch's newer names must be asked by them
+        halved = torch.backends.cudnn.conv.fp32_precision != "ieee"  # type: ignore[attr-defined]
+    return HALF if halved else torch.float32
 
 
 def solve_each(
@@ -235,14 +241,8 @@ def solve_each(
     hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
     projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
-    seen = project_taps(copy, trunk[0]) if projected else torch.empty_like(copy, dtype=dtype)
+    seen = _project_taps(copy, trunk[0]) if projected else torch.empty_like(copy, dtype=dtype)
     where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
-    across = min(power(channels), 128)
-    block = max(1, 1024 // across)
-    look = Launch(
-        _look, (triton.cdiv(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
-        height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
-    )  # fmt: skip
     first_layer = Launch(
         _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
         x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
@@ -256,18 +256,27 @@ def solve_each(
         STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
         HEADS=SMALLEST,
     )  # fmt: skip
-    history = iteration.points.shape[1]
+    history, knots = iteration.points.shape[1], power(max(rows, columns))
+    small = knots * power(out_height) * max(knots, power(out_width)) <= 4096  # enough for one warp to hold
     advance = Launch(
-        _advance, (batch, 1, 1), 1, **where,
+        _advance, (batch, 1, 1), 1 if small else 8, **where,
         weighed=weighed, image=torch.empty_like(iteration.point), best_point=iteration.best_point,
         best_image=iteration.best_image, best=iteration.best, steps=iteration.steps, points=iteration.points,
         errors=iteration.errors, bias_x=heads[1], bias_y=heads[3], height=out_height, width=out_width,
         temperature=temperature, epsilon=0.0 if guard is None else guard, tolerance=iteration.tolerance,
         damping=iteration.damping, ridge=iteration.ridge, GUARD=guard is not None, COMPOSE=compose,
-        KNOTS=power(max(rows, columns)), SIZE=power(2 * rows * columns), HISTORY=history,
+        KNOTS=knots, SIZE=power(2 * rows * columns), HISTORY=history,
         SLOTS=power(max(history, 2)), HEIGHT=power(out_height), WIDTH=power(out_width),
     )  # fmt: skip
-    step = (first_layer, second_layer, advance) if projected else (look, first_layer, second_layer, advance)
+    step = [first_layer, second_layer, advance]
+    if not projected:
+        across = min(power(channels), 128)
+        block = max(1, 1024 // across)
+        look = Launch(
+            _look, (triton.cdiv(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
+            height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
+        )  # fmt: skip
+        step.insert(0, look)
     for number in range(max_steps):
         for launch in step:
             launch(number)
@@ -277,6 +286,6 @@ def _depth(channels: int) -> int:
     return next((depth for depth in DEPTHS if channels % depth == 0), DEPTHS[-1])
 
 
-def project_taps(x: Tensor, weight: Tensor) -> Tensor:
+def _project_taps(x: Tensor, weight: Tensor) -> Tensor:
     """What each of the nine taps makes of the channels of ``x`` ``(B, h, w, C)``, ``(B, h, w, 9·K)``."""
     return x @ weight.permute(2, 3, 0, 1).reshape(-1, weight.shape[1]).T.to(x.dtype)

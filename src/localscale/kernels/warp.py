@@ -20,7 +20,7 @@ from torch import Tensor
 from localscale.kernels.launch import launch
 from localscale.layouts import Layout, Tokens
 
-__all__ = ["as_tables", "between", "corners", "fused_unscale", "launch_unscale"]
+__all__ = ["between", "corners", "fused_unscale", "launch_unscale"]
 
 
 def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
@@ -231,7 +231,7 @@ def _blocks(view: _View, channels: int) -> tuple[int, int, int]:
     return 256, min(triton.next_power_of_2(channels), 4), 4
 
 
-def as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
+def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
     """Sizes and strides of both tables, as the kernels take them."""
     sizes = [along_x.shape[1], along_x.shape[2], along_y.shape[1], along_y.shape[2]]
     strides = [
@@ -261,7 +261,7 @@ def launch_unscale(
     channels = _channels(x, channels_last)
     view, target = _view(x, width, channels_last), _view(out, width, channels_last)
     pixels, across, warps = _blocks(view, channels)
-    sizes, strides = as_tables(along_x, along_y)
+    sizes, strides = _as_tables(along_x, along_y)
     grid = (triton.cdiv(prefix + height * width, pixels), len(x), triton.cdiv(channels, across))
     launch(
         _unscale, grid, warps,
@@ -285,10 +285,11 @@ def _backward_op(
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
     view, given = _view(x, width, channels_last), _view(grad, width, channels_last)
-    if want_x:
-        assert _view(to_x, width, channels_last) == view, "the gradient lies in memory as its feature does"
+    if want_x and _view(to_x, width, channels_last) != view:  # a part of a larger tensor; its gradient is none
+        x = torch.empty_like(x).copy_(x)
+        view = _view(x, width, channels_last)
     pixels, across, warps = _blocks(view, channels)
-    sizes, strides = as_tables(along_x, along_y)
+    sizes, strides = _as_tables(along_x, along_y)
     grid = (triton.cdiv(prefix + height * width, pixels), len(x), 1)
     launch(
         _unscale_backward, grid, warps,
