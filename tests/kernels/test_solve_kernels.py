@@ -96,6 +96,17 @@ def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
     assert torch.equal(iteration.steps, twin.steps)
 
 
+@pytest.mark.parametrize("history", [0, 5])
+def test_a_lost_sample_goes_on_from_the_best_it_had(history: int):
+    iteration = Iteration.begin(2, 3, DEVICE, history=history, tolerance=0)
+    first = torch.tensor([[0.5, 0.2, 0.1], [0.3, 0.3, 0.4]], device=DEVICE)
+    iteration.advance(first, 0)
+    lost = torch.tensor([[0.6, torch.nan, 0.1], [0.35, 0.25, 0.4]], device=DEVICE)
+    iteration.advance(lost, 1)
+    assert torch.equal(iteration.point[0], first[0])
+    assert not torch.equal(iteration.point[1], first[1])
+
+
 def canonicalizer_for(in_channels: int, update: str, fixed: bool, channels: tuple[int, ...]) -> ls.Canonicalizer:
     torch.manual_seed(0)
     solver = {"max_steps": 3, "solver": "plain"} if update == "compose" else {"max_steps": 6}

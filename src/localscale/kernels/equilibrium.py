@@ -233,8 +233,7 @@ def solve_each(
     """
     batch, height, width, channels = copy.shape
     (rows, columns), dtype, power = iteration.lattice, product_dtype(), triton.next_power_of_2
-    weight_1, weight_2 = (weight.permute(0, 2, 3, 1).to(dtype).contiguous() for weight in trunk[::2])
-    wide, last = len(weight_1), len(weight_2)
+    wide, last = len(trunk[1]), len(trunk[3])
     stride, next_stride = strides
     mid_height, mid_width = -(-height // stride), -(-width // stride)
     out_height, out_width = -(-mid_height // next_stride), -(-mid_width // next_stride)
@@ -242,6 +241,7 @@ def solve_each(
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
     projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
     seen = _project_taps(copy, trunk[0]) if projected else torch.empty_like(copy, dtype=dtype)
+    weight_1 = trunk[0] if projected else _channels_last(trunk[0], dtype)
     where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
     first_layer = Launch(
         _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
@@ -251,7 +251,8 @@ def solve_each(
     )  # fmt: skip
     second_layer = Launch(
         _second_layer, (triton.cdiv(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], active=iteration.active,
-        hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3], weight_x=heads[0], weight_y=heads[2],
+        hidden=hidden, weighed=weighed, weight=_channels_last(trunk[2], dtype), bias=trunk[3],
+        weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
         STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
         HEADS=SMALLEST,
@@ -280,6 +281,10 @@ def solve_each(
     for number in range(max_steps):
         for launch in step:
             launch(number)
+
+
+def _channels_last(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight.permute(0, 2, 3, 1).to(dtype).contiguous()
 
 
 def _depth(channels: int) -> int:

@@ -47,7 +47,7 @@ class Launch:
             program[self.grid](*self.values)
             return
         program = self.kernel[self.grid](*self.values, num_warps=self.warps)
-        if program is not None:  # it is where kernels are interpreted
+        if program is not None:  # as it is only where kernels are compiled
             _PROGRAMS[self.key] = program
 
 
