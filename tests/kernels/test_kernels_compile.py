@@ -22,7 +22,7 @@ def build(function, pointers, constants, **options):
 
 tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
 for kind in ("*fp32", "*bf16"):
-    for pixels, channels in ((4, 256), (256, 4)):
+    for pixels, channels in ((4, 256), (256, 1)):
         blocks = {"PIXELS": pixels, "CHANNELS": channels}
         build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
         build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
@@ -43,12 +43,15 @@ build(copy._shrink, rows, {"TAPS": 16, "ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64}
 build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})
 pointers = {n: "*fp32" for n in ("x", "weighed", "bias", "weight_x", "bias_x", "weight_y", "bias_y")}
 layer = {"STRIDE": 2, "BLOCK": 64}
-build(equilibrium._look, pointers | state | {"canonical": "*fp16"}, {"CHANNELS": 3, "PIXELS": 256, "ACROSS": 4})
+for channels, pixels, across in ((3, 256, 1), (96, 32, 32)):
+    blocks = {"CHANNELS": channels, "PIXELS": pixels, "ACROSS": across}
+    build(equilibrium._look, pointers | state | {"canonical": "*fp16"}, blocks)
 for kind in ("*fp16", "*fp32"):
     kinds = pointers | state | {"hidden": kind, "weight": kind}
     for channels, projected in ((3, False), (768, True)):
         chosen = layer | {"CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "DEPTH": 32}
-        build(equilibrium._first_layer, kinds | {"x": kind}, chosen)
+        for seen, still in (("*fp32", True), (kind, False)):  # as it came, and as it was moved
+            build(equilibrium._first_layer, kinds | {"x": seen}, chosen | {"STILL": still})
     build(equilibrium._second_layer, kinds, layer | {"CHANNELS": 64, "WIDE": 128, "DEPTH": 64, "HEADS": 16})
 chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}
 build(equilibrium._advance, pointers | numbers | state, chosen, num_warps=1)

@@ -222,9 +222,22 @@ def test_a_normalised_copy_is_the_twins(channels: int):
     assert (normalise(x.to(memory_format=torch.channels_last), torch.float16) - twin).abs().max() < 5e-3
 
 
-@pytest.mark.parametrize("gradient", ["implicit", "phantom(2)"])
-def test_gradients_are_taken_at_what_the_kernels_found(gradient: str, monkeypatch: pytest.MonkeyPatch):
-    canonicalizer = canonicalizer_for(3, "compose", True, (16, 16))
+@pytest.mark.filterwarnings("ignore:some fixed points")
+@pytest.mark.parametrize(
+    ("update", "gradient", "in_channels", "fixed"),
+    [
+        ("direct", "implicit", 3, True),
+        ("direct", "implicit", 6, False),
+        ("direct", "phantom(2)", 3, True),
+        ("direct", "unrolled", 6, True),
+        ("compose", "implicit", 3, True),
+        ("compose", "implicit", 6, False),
+        ("compose", "phantom(2)", 6, True),
+        ("compose", "unrolled", 3, True),
+    ],
+)
+def test_gradients_are_the_twins(update, gradient, in_channels, fixed, monkeypatch: pytest.MonkeyPatch):
+    canonicalizer = canonicalizer_for(in_channels, update, fixed, (16, 16))
     canonicalizer.config = dataclasses.replace(canonicalizer.config, gradient=gradient)
     solved: list[bool] = []
     solve_fast = fast.solve_fast
@@ -234,16 +247,17 @@ def test_gradients_are_taken_at_what_the_kernels_found(gradient: str, monkeypatc
         return solve_fast(*arguments, **settings)
 
     monkeypatch.setattr(fast, "solve_fast", count)
+    features = features_for(in_channels).requires_grad_()
     asked, answers = torch.randn(2, 2, 4, 5, generator=torch.Generator().manual_seed(1)).to(DEVICE), []
     for by_kernels in (False, True):
         monkeypatch.setattr(kernels, "usable", lambda *_, on=by_kernels: on)
-        report = canonicalizer(features_for(3))
-        slopes = torch.autograd.grad((report.map.offsets * asked).sum(), list(canonicalizer.parameters()))
+        report = canonicalizer(features)
+        slopes = torch.autograd.grad((report.map.offsets * asked).sum(), [features, *canonicalizer.parameters()])
         answers.append([report.map.offsets.detach(), report.residual, *slopes])
-    assert len(solved) == 1
+    assert len(solved) == (gradient != "unrolled"), "found by kernels, where not every step is recorded"
     for twin, found in zip(*answers, strict=True):
         assert (found - twin).abs().max() < 1e-5 * max(1, twin.abs().max())
-    assert min(slope.abs().max() for slope in answers[0][2:]) > 1e-4
+    assert min(slope.abs().max() for slope in answers[0][2:]) > 1e-5
 
 
 def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):

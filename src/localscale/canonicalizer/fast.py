@@ -1,4 +1,4 @@
-"""The equilibrium on a GPU, without its gradient: few launches an evaluation, and one operator to ``torch.compile``.
+"""The equilibrium on a GPU: few launches an evaluation, and, without gradients, one operator to ``torch.compile``.
 
 The twin of ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, made of
 the kernels in ``localscale.kernels``.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from localscale import kernels
@@ -22,7 +23,7 @@ from localscale.equilibrium.solvers import Anderson, Estimate, Function, Plain, 
 if TYPE_CHECKING:
     from localscale.kernels.mixing import Iteration
 
-__all__ = ["KernelSolver", "has_kernels", "solve_fast"]
+__all__ = ["KernelEvaluation", "KernelSolver", "has_kernels", "solve_fast"]
 
 
 def has_kernels(config: DECConfig, features: Tensor) -> bool:
@@ -32,16 +33,42 @@ def has_kernels(config: DECConfig, features: Tensor) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class KernelSolver:
-    """What finds the equilibrium of one ``function`` by kernels; whatever else is solved with it, as an adjoint is or
-    what records every step, is solved by its ``twin``."""
+class KernelEvaluation:
+    """The function whose fixed points are sought, of states ``(B, D)``, with its gradients: what
+    ``Canonicalizer._advance`` is for grid maps."""
 
-    twin: Anderson | Plain
-    function: Function
     network: MapNetwork
-    copy: Tensor
+    copy: Tensor  # channels last, as its convolutions want it
+    even: Tensor  # the identity's state
     knots: tuple[int, int]
     config: DECConfig
+
+    def __call__(self, state: Tensor) -> Tensor:
+        from localscale.kernels.increments import increments
+        from localscale.kernels.warp import unscale_apart
+
+        network, (columns, rows) = self.network, self.knots
+        current = (state - self.even).view(-1, 2, rows, columns)
+        features = network.trunk(unscale_apart(self.copy, *current.unbind(1)))
+        biases = torch.cat((network.to_x.bias, network.to_y.bias)).to(features.dtype)
+        weighed = F.linear(features.permute(0, 2, 3, 1), network.head_weights(features.dtype), biases)
+        offsets = increments(
+            weighed.permute(0, 3, 1, 2),
+            self.knots,
+            temperature=network.temperature,
+            guard=network.guard,
+            outer=current if self.config.update == "compose" else None,
+        )
+        return self.even + offsets.flatten(1)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSolver:
+    """What finds an ``evaluation``'s equilibrium by kernels, and that of others, as an adjoint is, with the kernel that
+    lies between evaluations; what records every step is solved by the ``twin``."""
+
+    twin: Anderson | Plain
+    evaluation: KernelEvaluation
 
     @property
     def max_steps(self) -> int:
@@ -56,11 +83,26 @@ class KernelSolver:
         return self.twin.fixed
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:
-        """Iterate from ``z0`` ``(B, D)``, which for ``function`` is the identity."""
-        if f is not self.function or torch.is_grad_enabled():
+        """Iterate from ``z0`` ``(B, D)``, which for the ``evaluation`` is the identity."""
+        if torch.is_grad_enabled():
             return self.twin.solve(f, z0)
-        found = solve_fast(self.network, self.copy, self.knots, self.config, self.twin, prepared=True)
+        if f is not self.evaluation:
+            return self._solve_between(f, z0)
+        network, copy, knots, config = f.network, f.copy.detach(), f.knots, f.config
+        found = solve_fast(network, copy, knots, config, self.twin, prepared=True)
         return dataclasses.replace(found, point=z0 + found.point, image=z0 + found.image)
+
+    def _solve_between(self, f: Function, z0: Tensor) -> Estimate:
+        from localscale.kernels.mixing import Iteration
+
+        twin = self.twin
+        history, ridge = (twin.history, twin.ridge) if isinstance(twin, Anderson) else (0, 0.0)
+        mixing: dict[str, Any] = {"tolerance": twin.tolerance, "damping": twin.damping, "ridge": ridge}
+        iteration = Iteration.begin(len(z0), z0.shape[1], z0.device, history=history, **mixing)
+        iteration.point.copy_(z0)
+        _iterate(f, iteration, twin.max_steps, fixed=not stops_early(twin.fixed))
+        point, image, residual = iteration.best_point, iteration.best_image, iteration.best
+        return Estimate(point, image, residual, iteration.steps, residual <= twin.tolerance)
 
 
 def solve_fast(
@@ -76,7 +118,8 @@ def solve_fast(
 
     ``prepared`` says that the features are a working copy already.
     """
-    point, image, residual, steps = torch.ops.localscale.solve(
+    solve = _solve_now if kernels.launched(features) else torch.ops.localscale.solve
+    point, image, residual, steps = solve(
         features,
         list(network.trunk.parameters()),
         [parameter for head in (network.to_x, network.to_y) for parameter in (head.weight, head.bias)],
@@ -95,8 +138,7 @@ def solve_fast(
     return Estimate(point, image, residual, steps, residual <= solver.tolerance)
 
 
-@torch.library.custom_op("localscale::solve", mutates_args=())
-def _solve(
+def _solve_now(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
     ridge: float, fixed: bool,
@@ -105,7 +147,6 @@ def _solve(
     from localscale.kernels.mixing import Iteration
 
     columns, rows = knots
-    trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
     mixing: dict[str, Any] = {"history": history, "tolerance": tolerance, "damping": damping, "ridge": ridge}
     iteration = Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
     settings: dict[str, Any] = {"temperature": temperature, "guard": guard or None, "compose": compose}
@@ -115,6 +156,7 @@ def _solve(
         solve_each(copy, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
     else:
         copy = _working_copy(features, resolution, torch.float32)
+        trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
         _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)
     return iteration.best_point, iteration.best_image, iteration.best, iteration.steps
 
@@ -142,20 +184,31 @@ def _solve_together(
 
     height, width = copy.shape[1:3]
     rows, columns = iteration.lattice
-    for number in range(max_steps):
-        along_x, along_y = iteration.point.view(-1, 2, rows, columns).unbind(1)
+
+    def f(point: Tensor) -> Tensor:
+        along_x, along_y = point.view(-1, 2, rows, columns).unbind(1)
         moved = launch_unscale(copy, along_x, along_y, height, width, channels_last=True)
-        image = next_offsets(
+        return next_offsets(
             convolutions(moved.permute(0, 3, 1, 2), trunk),
             (heads[0], heads[1], heads[2], heads[3]),
             (columns, rows),
             temperature=temperature,
             guard=guard,
-            outer=iteration.point if compose else None,
+            outer=point if compose else None,
         )
-        iteration.advance(image, number)
+
+    _iterate(f, iteration, max_steps, fixed=fixed)
+
+
+def _iterate(f: Function, iteration: Iteration, max_steps: int, *, fixed: bool) -> None:
+    """All samples step by step; unless ``fixed`` the host asks after each whether to go on."""
+    for number in range(max_steps):
+        iteration.advance(f(iteration.point), number)
         if not fixed and not bool(iteration.active.any()):
             break
+
+
+_solve = torch.library.custom_op("localscale::solve", _solve_now, mutates_args=())
 
 
 @_solve.register_fake

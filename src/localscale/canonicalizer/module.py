@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.fast import KernelSolver, has_kernels, solve_fast
+from localscale.canonicalizer.fast import KernelEvaluation, KernelSolver, has_kernels, solve_fast
 from localscale.canonicalizer.network import IMAGE_CHANNELS, EnergyNetwork, MapNetwork, Pools, working_size
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Solver, fixed_point
 from localscale.equilibrium.fixed_point import conclude
+from localscale.equilibrium.solvers import Function
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.build import family_of, identity_map
 from localscale.maps.grid import GridMap
@@ -60,7 +61,6 @@ class Canonicalizer(nn.Module):
         super().__init__()
         self.in_channels, self.knots, self.config, self.detached = in_channels, knots, config, detached
         self.solver = config.make_solver()
-        self._compiled: Callable[..., Tensor] | None = None
         if config.update == "gradient":
             self.network: EnergyNetwork | MapNetwork = EnergyNetwork(in_channels, channels=config.channels)
         else:
@@ -85,8 +85,10 @@ class Canonicalizer(nn.Module):
                 'update="gradient" differentiates inside forward, which an exported program cannot record; '
                 'export a model with update="direct" or "compose"'
             )
-        with _full_precision(features.device.type):
-            if has_kernels(self.config, features) and not torch.is_grad_enabled():
+        learns = features.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
+        differentiated = torch.is_grad_enabled() and learns
+        with _full_precision(features.device.type), torch.set_grad_enabled(differentiated):
+            if has_kernels(self.config, features) and not differentiated:
                 return self._solve_fast(features)
             return self._solve(self.working_copy(features))
 
@@ -95,12 +97,16 @@ class Canonicalizer(nn.Module):
         start = identity_map(
             copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
         ).state()
-        pools = self.network.pools(copy) if isinstance(self.network, MapNetwork) else None
-        evaluation = _Evaluation(self._compiled or self._advance, copy, pools)
+        network = self.network
         solver: Solver = self.solver
-        kernels = has_kernels(self.config, copy) and not torch.compiler.is_compiling()
-        if kernels and isinstance(self.network, MapNetwork):
-            solver = KernelSolver(self.solver, evaluation, self.network, copy.detach(), self.knots, self.config)
+        evaluation: Function
+        if isinstance(network, MapNetwork) and has_kernels(self.config, copy) and not torch.compiler.is_compiling():
+            copy = copy.contiguous(memory_format=torch.channels_last)
+            evaluation = KernelEvaluation(network, copy, start, self.knots, self.config)
+            solver = KernelSolver(self.solver, evaluation)
+        else:
+            pools = network.pools(copy) if isinstance(network, MapNetwork) else None
+            evaluation = _Evaluation(self._advance, copy, pools)
         solution = fixed_point(
             evaluation,
             start,
@@ -130,14 +136,6 @@ class Canonicalizer(nn.Module):
 
         network = self.network if pools is None else functools.partial(self.network, pools=pools)
         return update(family.from_state(state, self.knots), observe, network, self.config).state()
-
-    def compile_evaluation(self) -> None:
-        """Compile what the solver repeats, hundreds of small kernels, into a few; the first call takes some seconds.
-
-        Idle for ``update="gradient"``, which differentiates inside.
-        """
-        if self.config.update != "gradient":
-            self._compiled = torch.compile(self._advance, dynamic=False)
 
     def working_copy(self, features: Tensor) -> Tensor:
         """What the loop looks at, computed once: full precision, normalised across channels, at a small size.

@@ -105,11 +105,11 @@ class MapNetwork(nn.Module):
     def forward(self, x: Tensor, pools: Pools | None = None) -> GridMap | SeparableMap:
         """A map for each input; ``pools`` as ``pools`` gives them, where they are at hand."""
         pool_x, pool_y = self.pools(x) if pools is None else pools
-        x = self.trunk(x)
         # Weighing channels and pooling pixels commute, and one channel is less to pool than many. Pooling is adaptive
         # average pooling as two small products: it exports everywhere and differentiates twice.
-        weights = torch.cat((self.to_x.weight, self.to_y.weight)).to(x.dtype)
-        weighed_x, weighed_y = (weights @ x.flatten(2)).unflatten(2, x.shape[2:]).unbind(1)
+        features = self.trunk(x)
+        weighed = self.head_weights(x.dtype) @ features.flatten(2)
+        weighed_x, weighed_y = weighed.unflatten(2, features.shape[2:]).unbind(1)
         logits_x = pool_x[0] @ weighed_x @ pool_x[1].T + self.to_x.bias.to(x.dtype)
         logits_y = pool_y[0] @ weighed_y.transpose(1, 2) @ pool_y[1].T + self.to_y.bias.to(x.dtype)
         return self.family.from_logits(
@@ -118,6 +118,10 @@ class MapNetwork(nn.Module):
             temperature=self.temperature,
             guard=self.guard,
         )
+
+    def head_weights(self, dtype: torch.dtype) -> Tensor:
+        """What the heads along x and y weigh channels by, ``(2, C)``."""
+        return torch.cat((self.to_x.weight, self.to_y.weight)).to(dtype)
 
 
 class EnergyNetwork(nn.Module):

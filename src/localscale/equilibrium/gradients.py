@@ -44,7 +44,12 @@ class Implicit:
         with torch.no_grad():
             estimate = solver.solve(f, z0)
         point = estimate.point.detach()
-        return ImplicitAdjoint.apply(f(point), point, f, self.adjoint or solver), estimate
+        if torch.compiler.is_compiling():
+            return ImplicitAdjoint.apply(f(point), point, f, self.adjoint or solver), estimate
+        image = f(point.requires_grad_())
+        if not _depends_on_more(image, point):
+            return image.detach(), estimate
+        return ImplicitAdjoint.apply(image, point, f, self.adjoint or solver), estimate
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,14 @@ class Unrolled:
 
 
 class ImplicitAdjoint(torch.autograd.Function):
-    """The identity on f(z*), whose backward solves the adjoint equation."""
+    """The identity on f(z*), whose backward solves the adjoint equation by the graph that made f(z*)."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, point: Tensor, f: Function, solver: Solver) -> Tensor:
-        """Pass ``value`` on."""
-        ctx.save_for_backward(point)
+    def forward(ctx: Any, image: Tensor, point: Tensor, f: Function, solver: Solver) -> Tensor:
+        """Pass ``image`` on."""
+        ctx.save_for_backward(image, point)
         ctx.f, ctx.solver = f, solver
-        return value.clone()
+        return image.clone()
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
@@ -98,8 +103,7 @@ class ImplicitAdjoint(torch.autograd.Function):
                 'gradient="implicit" gives first derivatives only; use gradient="unrolled" where a gradient is '
                 "differentiated again (create_graph=True)"
             )
-        (point,) = ctx.saved_tensors
-        pull_back = _pull_back(ctx.f, point)
+        pull_back = _pull_back(ctx.f, *ctx.saved_tensors)
         adjoint = ctx.solver.solve(lambda u: v + pull_back(u), v)
         if stops_early(ctx.solver.fixed) and not bool(adjoint.converged.all()):
             lost = int((~adjoint.converged).sum())
@@ -108,16 +112,26 @@ class ImplicitAdjoint(torch.autograd.Function):
         return adjoint.image, None, None, None
 
 
-def _pull_back(f: Function, point: Tensor) -> Function:
-    """u ↦ Jᵀu with J = ∂f/∂z at ``point``, from one evaluation."""
-    if torch.compiler.is_compiling():  # which can trace the one, but not the other
+def _depends_on_more(image: Tensor, point: Tensor) -> bool:
+    """Whether ``image`` has a gradient to anything but ``point``."""
+    seen, ahead = set(), [image.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        if getattr(node, "variable", point) is not point:
+            return True
+        seen.add(node)
+        ahead += [following for following, _ in node.next_functions]
+    return False
+
+
+def _pull_back(f: Function, image: Tensor, point: Tensor) -> Function:
+    """u ↦ Jᵀu with J = ∂f/∂z at ``point``."""
+    if torch.compiler.is_compiling():
         vjp = torch.func.vjp(f, point)[1]
         return lambda u: vjp(u)[0]
-    # A compiled evaluation frees what it saved after one use, and here it is used once per step.
-    with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
-        start = point.detach().requires_grad_()
-        end = f(start)
-    return lambda u: torch.autograd.grad(end, start, u, retain_graph=True)[0]
+    return lambda u: torch.autograd.grad(image, point, u, retain_graph=True, materialize_grads=True)[0]
 
 
 GRADIENTS: dict[str, type[Implicit] | type[Phantom] | type[Unrolled]] = {

@@ -4,6 +4,6 @@ They need Triton, which PyTorch brings on Linux with CUDA; where it is absent th
 variable ``LOCALSCALE_KERNELS=0`` turns them off.
 """
 
-from localscale.kernels.choice import usable
+from localscale.kernels.choice import launched, usable
 
-__all__ = ["usable"]
+__all__ = ["launched", "usable"]

@@ -7,8 +7,11 @@ import os
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-__all__ = ["usable"]
+from localscale.errors import GradientError
+
+__all__ = ["launched", "only_once", "usable"]
 
 # Read once, so that ``torch.compile`` sees a constant.
 WANTED = (
@@ -23,3 +26,18 @@ def usable(*tensors: Tensor) -> bool:
     # Up to PyTorch 2.11 a program that is only compiled is said to be exported too.
     exported = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
     return WANTED and all(tensor.is_cuda for tensor in tensors) and not exported
+
+
+def launched(*tensors: Tensor) -> bool:
+    """Whether kernels are launched at once, and not by an operator, which takes longer but can be traced."""
+    plain = all(type(tensor) in (Tensor, Parameter) for tensor in tensors)  # none stands for another
+    return plain and not torch.compiler.is_compiling()
+
+
+def only_once() -> None:
+    """Refuse, in a backward pass, to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise GradientError(
+            "kernels give first derivatives only; set LOCALSCALE_KERNELS=0 in the environment where a gradient is "
+            "differentiated again (create_graph=True)"
+        )

@@ -3,7 +3,7 @@
 Their twin is ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, with a
 trunk of two layers:
 
-1. ``_look`` moves the features by the current map, S⁻¹(F; l).
+1. ``_look`` moves the features by the current map, S⁻¹(F; l); but for the first, the identity.
 2. ``_first_layer`` convolves them. For a feature of many channels it does both: what the nine taps make of its
    channels depends on no neighbour and so commutes with moving pixels about. ``_project_taps`` does it once, before
    the first step; each step then reads the nine results where the map says, and adds them up.
@@ -30,7 +30,7 @@ from torch import Tensor
 from localscale.kernels.head import offsets_of
 from localscale.kernels.launch import Launch
 from localscale.kernels.mixing import Iteration, mix
-from localscale.kernels.warp import between, corners
+from localscale.kernels.places import between, block_of, corners
 
 __all__ = ["fits", "product_dtype", "solve_each"]
 
@@ -81,20 +81,26 @@ def _look(
 
 @triton.jit
 def _gather_taps(
-    taps, point, place, there, height, width, rows, columns, WIDE: tl.constexpr, BLOCK: tl.constexpr
+    taps, point, place, there, height, width, rows, columns, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    STILL: tl.constexpr,
 ):  # fmt: skip
-    """The sum, for pixels ``place``, of what the nine taps made of the pixels where the map says."""
+    """The sum, for pixels ``place``, of what the nine taps made of the pixels where the map says, or there if STILL."""
     channel = tl.arange(0, WIDE)[None, :]
     total = tl.zeros((BLOCK, WIDE), tl.float32)
     first_row, first_column = place // width - 1, place % width - 1
     for tap in range(9):
         row, column = first_row + tap // 3, first_column + tap % 3
         inside = there & (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        at_a, at_b, at_c, at_d, s, t = _around(
-            point, tl.where(inside, row, 0), tl.where(inside, column, 0), height, width, rows, columns,
-            width * 9 * WIDE, 9 * WIDE,
-        )  # fmt: skip
-        total += between(taps + tap * WIDE + channel, at_a, at_b, at_c, at_d, s, t, inside[:, None])
+        seen = taps + tap * WIDE + channel
+        if STILL:
+            at = (row * width + column)[:, None] * (9 * WIDE)
+            total += tl.load(seen + at, mask=inside[:, None], other=0).to(tl.float32)
+        else:
+            at_a, at_b, at_c, at_d, s, t = _around(
+                point, tl.where(inside, row, 0), tl.where(inside, column, 0), height, width, rows, columns,
+                width * 9 * WIDE, 9 * WIDE,
+            )  # fmt: skip
+            total += between(seen, at_a, at_b, at_c, at_d, s, t, inside[:, None])
     return total
 
 
@@ -115,7 +121,7 @@ def _convolve(
             for start in tl.static_range(0, CHANNELS, DEPTH):
                 values = tl.load(source + at[:, None] + (start + term)[None, :], mask=inside[:, None], other=0)
                 factors = tl.load(weight + wide + (tap * CHANNELS + start + term)[:, None])
-                total = tl.dot(values, factors, total, input_precision="ieee")
+                total = tl.dot(values.to(factors.dtype), factors, total, input_precision="ieee")
     else:
         for start in range(0, 9 * CHANNELS, DEPTH):
             k = start + term
@@ -126,15 +132,15 @@ def _convolve(
             at = (to_row * width + to_column) * CHANNELS + (k % CHANNELS)[None, :]
             values = tl.load(source + at, mask=inside, other=0)
             factors = tl.load(weight + wide + k[:, None], mask=last[:, None], other=0)
-            total = tl.dot(values, factors, total, input_precision="ieee")
+            total = tl.dot(values.to(factors.dtype), factors, total, input_precision="ieee")
     return total
 
 
 @triton.jit(do_not_specialize=["number"])
 def _first_layer(
     x, hidden, weight, bias, point, active, number, height, width, out_height, out_width, rows, columns,
-    STRIDE: tl.constexpr, PROJECTED: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
-    DEPTH: tl.constexpr,
+    STRIDE: tl.constexpr, PROJECTED: tl.constexpr, STILL: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """``x`` is the canonical form or, with ``PROJECTED``, what ``_project_taps`` made of the features."""
     sample = tl.program_id(1).to(tl.int64)
@@ -144,7 +150,7 @@ def _first_layer(
         if PROJECTED:
             total = _gather_taps(
                 x + sample * height * width * 9 * WIDE, point + sample * 2 * rows * columns, place, there,
-                height, width, rows, columns, WIDE, BLOCK,
+                height, width, rows, columns, WIDE, BLOCK, STILL,
             )  # fmt: skip
         else:
             total = _convolve(
@@ -173,8 +179,9 @@ def _second_layer(
         answer = _gelu(total + tl.load(bias + channel)).to(hidden.dtype.element_ty)
         # Both heads as one product, of which a matrix unit makes no fewer columns than HEADS.
         head, wide = tl.arange(0, HEADS)[None, :], tl.arange(0, WIDE)[:, None]
-        factors = tl.where(head == 0, tl.load(weight_x + wide), tl.where(head == 1, tl.load(weight_y + wide), 0.0))
-        both = tl.dot(answer, factors.to(answer.dtype), input_precision="ieee")
+        along_x, along_y = tl.load(weight_x + wide).to(tl.float32), tl.load(weight_y + wide).to(tl.float32)
+        factors = tl.where(head == 0, along_x, tl.where(head == 1, along_y, 0.0)).to(answer.dtype)
+        both = tl.dot(answer, factors, input_precision="ieee")
         target = weighed + (sample * 2 + head) * (out_height * out_width) + place[:, None]
         tl.store(target, both, mask=there[:, None] & (head < 2))
 
@@ -190,8 +197,8 @@ def _advance(
     if tl.load(active + sample, mask=number > 0, other=1) != 0:
         at = sample * 2 * rows * columns
         offsets_of(
-            weighed + sample * 2 * height * width, bias_x, bias_y, point + at, image + at, height, width, rows, columns,
-            temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+            weighed + sample * 2 * height * width, tl.load(bias_x), tl.load(bias_y), point + at, image + at,
+            height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
         )  # fmt: skip
         tl.debug_barrier()
         mix(
@@ -240,18 +247,22 @@ def solve_each(
     hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
     projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
-    seen = _project_taps(copy, trunk[0]) if projected else torch.empty_like(copy, dtype=dtype)
-    weight_1 = trunk[0] if projected else _channels_last(trunk[0], dtype)
+    weight_1 = trunk[0] if projected else _laid_out(trunk[0].permute(0, 2, 3, 1), dtype)
+    weight_2 = _laid_out(trunk[2].permute(0, 2, 3, 1), dtype)
     where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
-    first_layer = Launch(
-        _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
-        x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
-        height=height, width=width, out_height=mid_height, out_width=mid_width,
-        STRIDE=stride, PROJECTED=projected, CHANNELS=channels, WIDE=wide, BLOCK=FIRST[0], DEPTH=_depth(channels),
-    )  # fmt: skip
+
+    def first_layer(seen: Tensor, *, still: bool) -> Launch:
+        return Launch(
+            _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
+            x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
+            height=height, width=width, out_height=mid_height, out_width=mid_width,
+            STRIDE=stride, PROJECTED=projected, STILL=still, CHANNELS=channels, WIDE=wide, BLOCK=FIRST[0],
+            DEPTH=_depth(channels),
+        )  # fmt: skip
+
     second_layer = Launch(
         _second_layer, (triton.cdiv(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], active=iteration.active,
-        hidden=hidden, weighed=weighed, weight=_channels_last(trunk[2], dtype), bias=trunk[3],
+        hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3],
         weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
         STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
@@ -269,22 +280,27 @@ def solve_each(
         KNOTS=knots, SIZE=power(2 * rows * columns), HISTORY=history,
         SLOTS=power(max(history, 2)), HEIGHT=power(out_height), WIDTH=power(out_width),
     )  # fmt: skip
-    step = [first_layer, second_layer, advance]
-    if not projected:
-        across = min(power(channels), 128)
-        block = max(1, 1024 // across)
+    if projected:
+        seen = start = _project_taps(copy, trunk[0])
+        looks = []
+    else:
+        seen, start = torch.empty_like(copy, dtype=dtype), copy
+        block, across = block_of(channels, contiguous=True)
         look = Launch(
             _look, (triton.cdiv(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
             height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
         )  # fmt: skip
-        step.insert(0, look)
+        looks = [look]
+    first = [first_layer(start, still=projected), second_layer, advance]  # by the identity, which moves nothing
+    step = [*looks, first_layer(seen, still=False), second_layer, advance]
     for number in range(max_steps):
-        for launch in step:
+        for launch in step if number else first:
             launch(number)
 
 
-def _channels_last(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    return weight.permute(0, 2, 3, 1).to(dtype).contiguous()
+def _laid_out(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """``weight`` as it is indexed, in one pass."""
+    return torch.empty(weight.shape, dtype=dtype, device=weight.device).copy_(weight)
 
 
 def _depth(channels: int) -> int:
@@ -293,4 +309,4 @@ def _depth(channels: int) -> int:
 
 def _project_taps(x: Tensor, weight: Tensor) -> Tensor:
     """What each of the nine taps makes of the channels of ``x`` ``(B, h, w, C)``, ``(B, h, w, 9·K)``."""
-    return x @ weight.permute(2, 3, 0, 1).reshape(-1, weight.shape[1]).T.to(x.dtype)
+    return x @ _laid_out(weight.permute(2, 3, 0, 1), x.dtype).flatten(0, 2).T

@@ -13,11 +13,20 @@ from torch import Tensor
 
 from localscale.kernels.launch import launch
 
-__all__ = ["next_offsets", "offsets_of"]
+__all__ = [
+    "corner_need",
+    "edge_slopes",
+    "guard_factor",
+    "line_offsets",
+    "next_offsets",
+    "offsets_of",
+    "outer_shift",
+    "raw_parameters",
+]
 
 
 @triton.jit
-def _raw(
+def raw_parameters(
     weighed, bias, lines, cells, size_across, size_along, stride_across, stride_along, temperature,
     ACROSS: tl.constexpr, ALONG: tl.constexpr, KNOTS: tl.constexpr,
 ):  # fmt: skip
@@ -39,7 +48,7 @@ def _raw(
 
 
 @triton.jit
-def _line_offsets(raw, k, cells):
+def line_offsets(raw, k, cells):
     """Displacements of the knots after each cell, from every line's raw parameters: a softmax's surplus, summed up."""
     raw = tl.where(k < cells, raw, float("-inf"))
     share = tl.exp(raw - tl.max(raw, axis=1)[:, None])
@@ -48,7 +57,7 @@ def _line_offsets(raw, k, cells):
 
 
 @triton.jit
-def _gradients(offsets, i, j, rows, columns):
+def edge_slopes(offsets, i, j, rows, columns):
     """One component's slopes along the edges of the cells (i, j): top and bottom along x, left and right along y."""
     mask = (i < rows - 1) & (j < columns - 1)
     at = offsets + i * columns + j
@@ -58,7 +67,7 @@ def _gradients(offsets, i, j, rows, columns):
 
 
 @triton.jit
-def _corner_need(xx, yx, xy, yy, c):
+def corner_need(xx, yx, xy, yy, c):
     """1/t of one corner with slopes ∂x/∂x, ∂y/∂x, ∂x/∂y, ∂y/∂y (see ``maps.folds.guard_factor``)."""
     trace, determinant = xx + yy, xx * yy - xy * yx
     discriminant = tl.maximum(trace * trace - 4 * c * determinant, 1.1920929e-07)
@@ -66,22 +75,22 @@ def _corner_need(xx, yx, xy, yy, c):
 
 
 @triton.jit
-def _guard_factor(offsets, rows, columns, epsilon, KNOTS: tl.constexpr):
+def guard_factor(offsets, rows, columns, epsilon, KNOTS: tl.constexpr):
     """How far a map of offsets ``(2, rows, columns)`` must shrink to have no determinant below ``epsilon``."""
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
-    top_x, bottom_x, left_x, right_x = _gradients(offsets, i, j, rows, columns)
-    top_y, bottom_y, left_y, right_y = _gradients(offsets + rows * columns, i, j, rows, columns)
+    top_x, bottom_x, left_x, right_x = edge_slopes(offsets, i, j, rows, columns)
+    top_y, bottom_y, left_y, right_y = edge_slopes(offsets + rows * columns, i, j, rows, columns)
     c = 1 - epsilon
-    need = _corner_need(top_x, top_y, left_x, left_y, c)
-    need = tl.maximum(need, _corner_need(top_x, top_y, right_x, right_y, c))
-    need = tl.maximum(need, _corner_need(bottom_x, bottom_y, left_x, left_y, c))
-    need = tl.maximum(need, _corner_need(bottom_x, bottom_y, right_x, right_y, c))
+    need = corner_need(top_x, top_y, left_x, left_y, c)
+    need = tl.maximum(need, corner_need(top_x, top_y, right_x, right_y, c))
+    need = tl.maximum(need, corner_need(bottom_x, bottom_y, left_x, left_y, c))
+    need = tl.maximum(need, corner_need(bottom_x, bottom_y, right_x, right_y, c))
     need = tl.where((i < rows - 1) & (j < columns - 1), need, 1.0)
     return 1 / tl.maximum(tl.max(tl.max(need, axis=1), axis=0), 1.0)
 
 
 @triton.jit
-def _outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
+def outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
     """A component of l(q) − q at points q = (x, y), from the offsets of l's control points."""
     place_x, place_y = x * (columns - 1), y * (rows - 1)
     left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
@@ -99,25 +108,28 @@ def offsets_of(
     weighed, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
-    """One image's next offsets, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``."""
+    """One image's next offsets, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``.
+
+    Biases are numbers, not where they lie.
+    """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     along_x, along_y = out, out + rows * columns
-    raw = _raw(weighed, tl.load(bias_x), rows, columns - 1, height, width, width, 1, temperature, HEIGHT, WIDTH, KNOTS)
-    shift = _line_offsets(raw, j, columns - 1)
+    raw = raw_parameters(weighed, bias_x, rows, columns - 1, height, width, width, 1, temperature, HEIGHT, WIDTH, KNOTS)
+    shift = line_offsets(raw, j, columns - 1)
     tl.store(along_x + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
     tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
-    raw = _raw(
-        weighed + height * width, tl.load(bias_y), columns, rows - 1, width, height, 1, width, temperature,
+    raw = raw_parameters(
+        weighed + height * width, bias_y, columns, rows - 1, width, height, 1, width, temperature,
         WIDTH, HEIGHT, KNOTS,
     )  # fmt: skip
-    shift = _line_offsets(raw, j, rows - 1)
+    shift = line_offsets(raw, j, rows - 1)
     tl.store(along_y + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
     tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2))
     tl.debug_barrier()
     mask, at = (i < rows) & (j < columns), i * columns + j
     factor = 1.0
     if GUARD:
-        factor = _guard_factor(along_x, rows, columns, epsilon, KNOTS)
+        factor = guard_factor(along_x, rows, columns, epsilon, KNOTS)
     x = factor * tl.load(along_x + at, mask=mask, other=0.0)
     y = factor * tl.load(along_y + at, mask=mask, other=0.0)
     tl.debug_barrier()
@@ -125,15 +137,15 @@ def offsets_of(
         even_x, even_y = j.to(tl.float32) / (columns - 1), i.to(tl.float32) / (rows - 1)
         to_x = tl.minimum(tl.maximum(even_x + x, 0.0), 1.0)
         to_y = tl.minimum(tl.maximum(even_y + y, 0.0), 1.0)
-        x += _outer_shift(outer, to_x, to_y, mask, rows, columns, 0)
-        y += _outer_shift(outer, to_x, to_y, mask, rows, columns, 1)
+        x += outer_shift(outer, to_x, to_y, mask, rows, columns, 0)
+        y += outer_shift(outer, to_x, to_y, mask, rows, columns, 1)
         x = tl.where((j == 0) | (j == columns - 1), 0.0, x)
         y = tl.where((i == 0) | (i == rows - 1), 0.0, y)
         if GUARD:
             tl.store(along_x + at, x, mask=mask)
             tl.store(along_y + at, y, mask=mask)
             tl.debug_barrier()
-            again = _guard_factor(along_x, rows, columns, epsilon, KNOTS)
+            again = guard_factor(along_x, rows, columns, epsilon, KNOTS)
             x, y = again * x, again * y
             tl.debug_barrier()
     tl.store(along_x + at, x, mask=mask)
@@ -165,8 +177,8 @@ def _next_offsets(
     tl.debug_barrier()
     before = batch * 2 * rows * columns
     offsets_of(
-        weighed, bias_x, bias_y, outer + before, out + before, height, width, rows, columns, temperature, epsilon,
-        HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+        weighed, tl.load(bias_x), tl.load(bias_y), outer + before, out + before, height, width, rows, columns,
+        temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ class Launch:
         if set(named) != set(names[len(values) :]):
             raise TypeError(f"the kernel takes {names}; {len(values)} values and {list(named)} came")
         self.values = [*values, *(named[name] for name in names[len(values) :])]
-        self.key = (id(kernel), warps, *map(_kind, self.values))
+        self.key = (id(kernel), warps, *[v if type(v) is int else _kind(v) for v in self.values])
         self.device = next(value.get_device() for value in self.values if isinstance(value, Tensor))
 
     def __call__(self, number: int = 0) -> None:

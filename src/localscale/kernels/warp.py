@@ -5,7 +5,8 @@ as two *tables*, the displacements along x and along y on an even lattice each, 
 control points, a line and a column for a separable one, or every pixel's displacement for any other.
 
 Layouts are read and written as they are, prefix tokens included: whatever the strides, a block of pixels and channels
-is loaded with the contiguous one of them along the threads.
+is loaded with the contiguous one of them along the threads, and where a pixel looks is worked out once for all of its
+channels.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localscale.kernels.choice import launched, only_once
 from localscale.kernels.launch import launch
+from localscale.kernels.places import between, block_of, corners
 from localscale.layouts import Layout, Tokens
 
-__all__ = ["between", "corners", "fused_unscale", "launch_unscale"]
+__all__ = ["fused_unscale", "launch_unscale", "unscale_apart"]
 
 
 def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
@@ -35,66 +38,11 @@ def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -
     else:
         height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
         place = (height, width, 0, layout == "NHWC")
-    plain = type(x) is Tensor and type(along_x) is Tensor  # and none that stands for another
-    if plain and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return launch_unscale(x, along_x, along_y, *place)  # being an operator takes longer than the kernel
-    return torch.ops.localscale.unscale(x, along_x, along_y, *place)
-
-
-@triton.jit
-def _look_up(table, row, column, height, width, rows, columns, stride_row, stride_column):
-    """A table's value at pixels (row, column) of an image, between its lattice points."""
-    dtype = table.dtype.element_ty
-    if dtype == tl.float64:  # of scalars a quotient is in float32
-        x = column.to(dtype) * (columns - 1) / tl.maximum(width - 1, 1)
-        y = row.to(dtype) * (rows - 1) / tl.maximum(height - 1, 1)
-    else:
-        x = column.to(dtype) * ((columns - 1) / tl.maximum(width - 1, 1))
-        y = row.to(dtype) * ((rows - 1) / tl.maximum(height - 1, 1))
-    left = tl.maximum(tl.minimum(x.to(tl.int32), columns - 2), 0)
-    top = tl.maximum(tl.minimum(y.to(tl.int32), rows - 2), 0)
-    s, t = x - left.to(dtype), y - top.to(dtype)
-    right, bottom = tl.minimum(left + 1, columns - 1), tl.minimum(top + 1, rows - 1)
-    a = tl.load(table + top * stride_row + left * stride_column)
-    b = tl.load(table + top * stride_row + right * stride_column)
-    c = tl.load(table + bottom * stride_row + left * stride_column)
-    d = tl.load(table + bottom * stride_row + right * stride_column)
-    upper, lower = a + s * (b - a), c + s * (d - c)
-    return upper + t * (lower - upper)
-
-
-@triton.jit
-def corners(
-    along_x, along_y, row, column, height, width, rows_x, columns_x, rows_y, columns_y,
-    tx_row, tx_column, ty_row, ty_column,
-):  # fmt: skip
-    """Where pixels (row, column) look: the four pixels around, and the place between them."""
-    dtype = along_x.dtype.element_ty
-    x = column.to(dtype) + (width - 1) * _look_up(
-        along_x, row, column, height, width, rows_x, columns_x, tx_row, tx_column
-    )
-    y = row.to(dtype) + (height - 1) * _look_up(
-        along_y, row, column, height, width, rows_y, columns_y, ty_row, ty_column
-    )
-    inside_x, inside_y = (x >= 0) & (x <= width - 1), (y >= 0) & (y <= height - 1)
-    x = tl.where(x < 0, 0, tl.where(x > width - 1, width - 1, x))
-    y = tl.where(y < 0, 0, tl.where(y > height - 1, height - 1, y))
-    # A position that is NaN reads the first pixel, and gives NaN by its place.
-    left, top = tl.where(x == x, x, 0).to(tl.int32), tl.where(y == y, y, 0).to(tl.int32)
-    s, t = x - left.to(dtype), y - top.to(dtype)
-    right, bottom = tl.minimum(left + 1, width - 1), tl.minimum(top + 1, height - 1)
-    return left, right, top, bottom, s, t, inside_x, inside_y
-
-
-@triton.jit
-def between(source, at_a, at_b, at_c, at_d, s, t, mask):
-    """Values between four pixels, in the precision of the place (s, t) between them; 0 where there is no mask."""
-    a = tl.load(source + at_a, mask=mask, other=0).to(s.dtype)
-    b = tl.load(source + at_b, mask=mask, other=0).to(s.dtype)
-    c = tl.load(source + at_c, mask=mask, other=0).to(s.dtype)
-    d = tl.load(source + at_d, mask=mask, other=0).to(s.dtype)
-    upper, lower = a + s * (b - a), c + s * (d - c)
-    return upper + t * (lower - upper)
+    if not launched(x, along_x):
+        return torch.ops.localscale.unscale(x, along_x, along_y, *place)
+    if not torch.is_grad_enabled():
+        return launch_unscale(x, along_x, along_y, *place)
+    return _Unscale.apply(x, along_x, along_y, *place)
 
 
 @triton.jit
@@ -106,7 +54,6 @@ def _unscale(
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     pixel = place - prefix  # negative for prefix tokens, which stay as they are
     moved = (pixel >= 0) & (pixel < height * width)
     row, column = tl.where(moved, pixel, 0) // width, tl.where(moved, pixel, 0) % width
@@ -114,19 +61,23 @@ def _unscale(
         along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
-    source = x + batch * x_batch + channel[None, :].to(tl.int64) * x_channel
-    first = prefix * x_column
-    mask = moved[:, None] & (channel < channels)[None, :]
-    at_a, at_b = (first + top * x_row + left * x_column)[:, None], (first + top * x_row + right * x_column)[:, None]
+    first, s, t = prefix * x_column, s[:, None], t[:, None]
+    at_a = (first + top * x_row + left * x_column)[:, None]
+    at_b = (first + top * x_row + right * x_column)[:, None]
     at_c = (first + bottom * x_row + left * x_column)[:, None]
     at_d = (first + bottom * x_row + right * x_column)[:, None]
-    value = between(source, at_a, at_b, at_c, at_d, s[:, None], t[:, None], mask)
-    target = out + batch * out_batch + channel[None, :].to(tl.int64) * out_channel
-    where = prefix * out_column + row * out_row + column * out_column
-    tl.store(target + where[:, None], value.to(out.dtype.element_ty), mask=mask)
-    still = (pixel < 0)[:, None] & (channel < channels)[None, :]
-    kept = tl.load(source + (place * x_column)[:, None], mask=still, other=0)
-    tl.store(target + (place * out_column)[:, None], kept, mask=still)
+    where = (prefix * out_column + row * out_row + column * out_column)[:, None]
+    for start in range(0, channels, CHANNELS):
+        channel = start + tl.arange(0, CHANNELS)
+        there = (channel < channels)[None, :]
+        source = x + batch * x_batch + channel.to(tl.int64)[None, :] * x_channel
+        target = out + batch * out_batch + channel.to(tl.int64)[None, :] * out_channel
+        mask = moved[:, None] & there
+        value = between(source, at_a, at_b, at_c, at_d, s, t, mask)
+        tl.store(target + where, value.to(out.dtype.element_ty), mask=mask)
+        still = (pixel < 0)[:, None] & there
+        kept = tl.load(source + (place * x_column)[:, None], mask=still, other=0)
+        tl.store(target + (place * out_column)[:, None], kept, mask=still)
 
 
 @triton.jit
@@ -148,18 +99,19 @@ def _unscale_backward(
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
     dtype = along_x.dtype.element_ty
-    s, t = s[:, None], t[:, None]
-    first = prefix * x_column
-    at_a, at_b = (first + top * x_row + left * x_column)[:, None], (first + top * x_row + right * x_column)[:, None]
+    first, s, t = prefix * x_column, s[:, None], t[:, None]
+    at_a = (first + top * x_row + left * x_column)[:, None]
+    at_b = (first + top * x_row + right * x_column)[:, None]
     at_c = (first + bottom * x_row + left * x_column)[:, None]
     at_d = (first + bottom * x_row + right * x_column)[:, None]
     at_grad = (prefix * g_column + row * g_row + column * g_column)[:, None]
     slope_x, slope_y = tl.zeros((PIXELS,), dtype), tl.zeros((PIXELS,), dtype)
     for start in range(0, channels, CHANNELS):
         channel = start + tl.arange(0, CHANNELS)
-        mask = moved[:, None] & (channel < channels)[None, :]
-        shift = channel[None, :].to(tl.int64) * x_channel + batch * x_batch
-        g_shift = channel[None, :].to(tl.int64) * g_channel + batch * g_batch
+        there = (channel < channels)[None, :]
+        mask = moved[:, None] & there
+        shift = channel.to(tl.int64)[None, :] * x_channel + batch * x_batch
+        g_shift = channel.to(tl.int64)[None, :] * g_channel + batch * g_batch
         g = tl.load(grad + g_shift + at_grad, mask=mask, other=0).to(dtype)
         if WANT_MAP:
             a = tl.load(x + shift + at_a, mask=mask, other=0).to(dtype)
@@ -173,7 +125,7 @@ def _unscale_backward(
             tl.atomic_add(to_x + shift + at_b, g * s * (1 - t), mask=mask, sem="relaxed")
             tl.atomic_add(to_x + shift + at_c, g * (1 - s) * t, mask=mask, sem="relaxed")
             tl.atomic_add(to_x + shift + at_d, g * s * t, mask=mask, sem="relaxed")
-            still = (pixel < 0)[:, None] & (channel < channels)[None, :]
+            still = (pixel < 0)[:, None] & there
             kept = tl.load(grad + g_shift + (place * g_column)[:, None], mask=still, other=0).to(dtype)
             tl.atomic_add(to_x + shift + (place * x_column)[:, None], kept, mask=still, sem="relaxed")
     if WANT_MAP:
@@ -183,9 +135,11 @@ def _unscale_backward(
 
 
 @triton.jit
-def _to_table(flow, out, height, width, rows, columns, f_batch, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr):
+def _to_table(
+    flow, out, height, width, rows, columns, f_batch, f_table, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
+):  # fmt: skip
     """One lattice point's gradient, from that of the displacements of the pixels between it and its neighbours."""
-    knot, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    knot, table, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     knot_row, knot_column = knot // columns, knot % columns
     dtype = flow.dtype.element_ty
     # Knots lie `down` and `across` pixels apart; a single one serves all pixels.
@@ -201,10 +155,11 @@ def _to_table(flow, out, height, width, rows, columns, f_batch, BLOCK_ROWS: tl.c
         for left in range(first_column, last_column + 1, BLOCK_COLUMNS):
             column = left + tl.arange(0, BLOCK_COLUMNS)
             by_column = tl.maximum(1 - tl.abs(column.to(dtype) * (columns - 1) / across - knot_column), 0)
-            at = flow + batch * f_batch + row[:, None] * width + column[None, :]
+            at = flow + batch * f_batch + table * f_table + row[:, None] * width + column[None, :]
             slope = tl.load(at, mask=(row < height)[:, None] & (column < width)[None, :], other=0)
             total += slope * by_row[:, None] * by_column[None, :]
-    tl.store(out + batch * rows * columns + knot, tl.sum(tl.sum(total, axis=1), axis=0))
+    tables = tl.num_programs(1)
+    tl.store(out + (batch * tables + table) * rows * columns + knot, tl.sum(tl.sum(total, axis=1), axis=0))
 
 
 class _View(NamedTuple):
@@ -221,14 +176,6 @@ def _view(x: Tensor, width: int, channels_last: bool) -> _View:
         return _View(x.stride(0), x.stride(2), width * x.stride(1), x.stride(1))
     batch, *rest = x.stride()
     return _View(batch, rest[2], rest[0], rest[1]) if channels_last else _View(batch, rest[0], rest[1], rest[2])
-
-
-def _blocks(view: _View, channels: int) -> tuple[int, int, int]:
-    """Pixels and channels of a block, and its warps: many of whichever is contiguous."""
-    if view.channel == 1 and channels > 8:
-        across = min(triton.next_power_of_2(channels), 256)
-        return max(1, 1024 // across), across, 4
-    return 256, min(triton.next_power_of_2(channels), 4), 4
 
 
 def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
@@ -260,11 +207,9 @@ def launch_unscale(
     out = torch.empty_like(x)
     channels = _channels(x, channels_last)
     view, target = _view(x, width, channels_last), _view(out, width, channels_last)
-    pixels, across, warps = _blocks(view, channels)
-    sizes, strides = _as_tables(along_x, along_y)
-    grid = (triton.cdiv(prefix + height * width, pixels), len(x), triton.cdiv(channels, across))
+    (pixels, across), (sizes, strides) = block_of(channels, view.channel == 1), _as_tables(along_x, along_y)
     launch(
-        _unscale, grid, warps,
+        _unscale, (triton.cdiv(prefix + height * width, pixels), len(x), 1), 4,
         x, out, along_x, along_y, height, width, prefix, channels, *sizes, *view, *target, *strides,
         PIXELS=pixels, CHANNELS=across,
     )  # fmt: skip
@@ -281,6 +226,15 @@ def _backward_op(
     grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
     channels_last: bool, want_x: bool, want_map: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    place = (height, width, prefix, channels_last)
+    to_x, *to_tables = _launch_backward(grad, x, along_x, along_y, *place, want_x, want_map)
+    return to_x, to_tables[0].clone(), to_tables[1].clone()  # an operator's answers share no memory
+
+
+def _launch_backward(
+    grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
+    channels_last: bool, want_x: bool, want_map: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     channels = _channels(x, channels_last)
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
@@ -288,17 +242,18 @@ def _backward_op(
     if want_x and _view(to_x, width, channels_last) != view:  # a part of a larger tensor; its gradient is none
         x = torch.empty_like(x).copy_(x)
         view = _view(x, width, channels_last)
-    pixels, across, warps = _blocks(view, channels)
-    sizes, strides = _as_tables(along_x, along_y)
-    grid = (triton.cdiv(prefix + height * width, pixels), len(x), 1)
+    (pixels, across), (sizes, strides) = block_of(channels, view.channel == 1), _as_tables(along_x, along_y)
     launch(
-        _unscale_backward, grid, warps,
+        _unscale_backward, (triton.cdiv(prefix + height * width, pixels), len(x), 1), 4,
         grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
         PIXELS=pixels, CHANNELS=across, WANT_X=want_x, WANT_MAP=want_map,
     )  # fmt: skip
     if not want_map:
         return to_x, flow.new_empty(0), flow.new_empty(0)
-    return to_x, _table_gradient(flow[:, 0], along_x), _table_gradient(flow[:, 1], along_y)
+    if along_x.shape == along_y.shape:
+        to_along_x, to_along_y = _table_gradient(flow, along_x).unbind(1)
+        return to_x, to_along_x, to_along_y
+    return to_x, _table_gradient(flow[:, :1], along_x)[:, 0], _table_gradient(flow[:, 1:], along_y)[:, 0]
 
 
 @_backward_op.register_fake
@@ -312,31 +267,80 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, along_x, along_y, *ctx.settings = inputs
+    x, along_x, along_y, *settings = inputs
+    ctx.settings = tuple(settings)
     ctx.save_for_backward(x, along_x, along_y)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, along_x, along_y = ctx.saved_tensors
     want_x, want_map = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    to_x, *to_tables = torch.ops.localscale.unscale_backward(grad, x, along_x, along_y, *ctx.settings, want_x, want_map)
+    at_once = launched(grad, x) and not torch.is_grad_enabled()  # or the operator says that it has no gradient
+    pull_back: Any = _launch_backward if at_once else torch.ops.localscale.unscale_backward
+    to_x, *to_tables = pull_back(grad, x, along_x, along_y, *ctx.settings, want_x, want_map)
     return to_x.to(x.dtype) if want_x else None, *(to_tables if want_map else (None, None)), None, None, None, None
 
 
 def _table_gradient(flow: Tensor, table: Tensor) -> Tensor:
-    """The gradient of a table, from that of every pixel's displacement ``(B, H, W)``."""
+    """The gradient of tables like ``table``, from that of every pixel's displacements ``(B, tables, H, W)``."""
     maps, rows, columns = table.shape
-    batch, height, width = flow.shape
+    batch, tables, height, width = flow.shape
     if (rows, columns) == (height, width):
-        gathered = flow.clone()  # an operator's answers share no memory
+        gathered = flow
     else:
-        gathered = torch.empty(batch, rows, columns, dtype=flow.dtype, device=flow.device)
+        gathered = torch.empty(batch, tables, rows, columns, dtype=flow.dtype, device=flow.device)
         block = (8, 64) if width > 32 else (16, 16)
         launch(
-            _to_table, (rows * columns, batch, 1), 4, flow, gathered, height, width, rows, columns, flow.stride(0),
-            BLOCK_ROWS=block[0], BLOCK_COLUMNS=block[1],
+            _to_table, (rows * columns, tables, batch), 4, flow, gathered, height, width, rows, columns,
+            flow.stride(0), flow.stride(1), BLOCK_ROWS=block[0], BLOCK_COLUMNS=block[1],
         )  # fmt: skip
     return gathered.sum(dim=0, keepdim=True) if maps == 1 < batch else gathered
 
 
 torch.library.register_autograd("localscale::unscale", _backward, setup_context=_setup)
+
+
+class _Unscale(torch.autograd.Function):
+    """The operator without an operator's ceremony."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        return launch_unscale(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _setup(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, *gradients)
+
+
+class _MapGradient(torch.autograd.Function):
+    """Passes ``y`` = x(l(p)) on, with its gradient to l."""
+
+    @staticmethod
+    def forward(y: Tensor, *inputs: Any) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _setup(ctx, inputs[1:], output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
+        (grad,), (x, along_x, along_y) = gradients, ctx.saved_tensors
+        place: tuple[int, int, int, bool] = ctx.settings
+        _, *to_tables = _launch_backward(grad, x, along_x, along_y, *place, False, True)
+        return grad, None, *to_tables, None, None, None, None
+
+
+def unscale_apart(x: Tensor, along_x: Tensor, along_y: Tensor) -> Tensor:
+    """``fused_unscale`` of NCHW features, its gradients to them and to the map in two nodes of autograd's graph.
+
+    One node works out all its gradients, whichever are asked for; of these the other stays undone.
+    """
+    place = (*x.shape[-2:], 0, False)
+    y = _Unscale.apply(x, along_x.detach(), along_y.detach(), *place)
+    return _MapGradient.apply(y, x.detach(), along_x, along_y, *place)

@@ -122,7 +122,8 @@ class GridMap(Map):
         return _stretch(_stretch(self.offsets, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
 
     def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        return self.offsets[:, 0], self.offsets[:, 1]
+        along_x, along_y = self.offsets.unbind(1)
+        return along_x, along_y
 
     def jacobian(self, points: Tensor) -> Tensor:
         corners, place = self._corners(self._checked(points))

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from localscale.baselines import TrainingStep
-from localscale.canonicalizer import Canonicalizer
 from localscale.errors import ConfigError, TrainingError
 from localscale.randomness import Draws
 from localscale.training.graph import Replayed
@@ -78,8 +77,8 @@ class Loop:
         groups = settings.backbone_groups(backbone)
         blocks = repeated_blocks(backbone) if compile_blocks else []
         self.model = recipe.build(backbone)
-        if compile_blocks:
-            _compile(blocks, self.model)
+        for block in blocks:
+            block.compile()
         replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
@@ -208,11 +207,3 @@ def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
         if isinstance(holder, nn.Sequential | nn.ModuleList) and len(blocks) > 1 and len(set(map(type, blocks))) == 1:
             found += blocks
     return found
-
-
-def _compile(blocks: list[nn.Module], model: nn.Module) -> None:
-    for block in blocks:
-        block.compile()
-    for module in model.modules():
-        if isinstance(module, Canonicalizer):
-            module.compile_evaluation()

@@ -1,0 +1,337 @@
+"""From weighed pixels to a map and back, in one launch each way: the head with its gradients.
+
+The way there is ``localscale.kernels.head.offsets_of``. The way back works all of it out again from the pixels, and
+takes the gradients through composition, guard, running sum, softmax, tanh and pooling in turn. Its twin is autograd on
+``localscale.canonicalizer.network.MapNetwork`` from its weighed pixels on, with the updates ``direct`` and ``compose``
+on grid maps. One program works on one image, and adds up in the same order every time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from localscale.kernels.choice import only_once
+from localscale.kernels.head import (
+    corner_need,
+    edge_slopes,
+    guard_factor,
+    line_offsets,
+    offsets_of,
+    outer_shift,
+    raw_parameters,
+)
+from localscale.kernels.launch import launch
+
+__all__ = ["increments"]
+
+TINY = tl.constexpr(1.1920929e-07)  # the least discriminant, as in ``corner_need``
+PLANES = 12  # lattices of numbers that a program puts down: 2 of offsets, 8 of a guard, 2 of a composition
+
+
+def increments(
+    weighed: Tensor,
+    knots: tuple[int, int],
+    *,
+    temperature: float,
+    guard: float | None,
+    outer: Tensor | None = None,
+) -> Tensor:
+    """Offsets ``(B, 2, Ny, Nx)`` of the maps that pixels weighed by both heads, biases added, ``(B, 2, h, w)`` come to.
+
+    With ``outer``, offsets ``(B, 2, Ny, Nx)`` too, they are those of outer∘map, re-sampled and guarded again. All is
+    done in float32. Differentiable once, to all tensors.
+    """
+    return _Increments.apply(weighed, outer, knots, temperature, guard)
+
+
+class _Increments(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        weighed: Tensor, outer: Tensor | None, knots: tuple[int, int], temperature: float, guard: float | None
+    ) -> Tensor:  # fmt: skip
+        (columns, rows), weighed = knots, _plain(weighed)
+        out = torch.empty(len(weighed), 2, rows, columns, dtype=torch.float32, device=weighed.device)
+        settings = _settings(weighed, knots, temperature, guard)
+        launch(
+            _increments, (len(weighed), 1, 1), settings.pop("warps"),
+            weighed, out if outer is None else _plain(outer), out,
+            **settings, COMPOSE=outer is not None,
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.knots, ctx.temperature, ctx.guard = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
+        (grad,) = map(_plain, gradients)
+        tensors = ctx.saved_tensors
+        weighed, composed = _plain(tensors[0]), tensors[1] is not None
+        outer = _plain(tensors[1]) if composed else grad
+        to_weighed, to_outer = torch.empty_like(weighed), torch.empty_like(outer)
+        spare = weighed.new_empty(len(weighed), PLANES, *grad.shape[2:])
+        settings = _settings(weighed, ctx.knots, ctx.temperature, ctx.guard)
+        launch(
+            _increments_backward, (len(weighed), 1, 1), settings.pop("warps"),
+            weighed, outer, grad, to_weighed, to_outer, spare, **settings, COMPOSE=composed, PLANES=PLANES,
+        )  # fmt: skip
+        found = zip(ctx.needs_input_grad, (to_weighed, to_outer), tensors, strict=False)
+        return *(slope.to(tensor.dtype) if needed else None for needed, slope, tensor in found), None, None, None
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32).contiguous()
+
+
+def _settings(weighed: Tensor, knots: tuple[int, int], temperature: float, guard: float | None) -> dict[str, Any]:
+    """What both ways are launched with."""
+    height, width = weighed.shape[2:]
+    tall, wide, most = (triton.next_power_of_2(size) for size in (height, width, max(knots)))
+    small = most * tall * max(most, wide) <= 4096  # enough for one warp to hold
+    return {
+        "warps": 1 if small else 8, "height": height, "width": width, "rows": knots[1], "columns": knots[0],
+        "temperature": float(temperature), "epsilon": 0.0 if guard is None else float(guard),
+        "HEIGHT": tall, "WIDTH": wide, "KNOTS": most, "GUARD": guard is not None,
+    }  # fmt: skip
+
+
+@triton.jit
+def _increments(
+    weighed, outer, out, height, width, rows, columns, temperature, epsilon,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(0).to(tl.int64)
+    before = batch * 2 * rows * columns
+    offsets_of(
+        weighed + batch * 2 * height * width, 0.0, 0.0, outer + before, out + before, height, width,
+        rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+    )  # fmt: skip
+
+
+@triton.jit
+def _through_corner(xx, yx, xy, yy, c, slope):
+    """Gradients to a corner's slopes, in the same order, where ``slope`` is that to its need."""
+    trace, determinant = xx + yy, xx * yy - xy * yx
+    square = trace * trace - 4 * c * determinant
+    by_root = tl.where(square >= TINY, slope / tl.sqrt(tl.maximum(square, TINY)), 0.0)
+    by_trace = (by_root * trace - slope) / (2 * c)
+    return by_trace - by_root * yy, by_root * xy, by_root * yx, by_trace - by_root * xx
+
+
+@triton.jit
+def _put_down(planes, top, bottom, left, right, i, j, rows, columns):
+    """Of each cell (i, j), what its four knots get of the gradients to one component's slopes along its edges."""
+    mask, at, size = (i < rows - 1) & (j < columns - 1), planes + i * columns + j, rows * columns
+    top, bottom, left, right = top * (columns - 1), bottom * (columns - 1), left * (rows - 1), right * (rows - 1)
+    tl.store(at, -top - left, mask=mask)
+    tl.store(at + size, top - right, mask=mask)
+    tl.store(at + 2 * size, left - bottom, mask=mask)
+    tl.store(at + 3 * size, bottom + right, mask=mask)
+
+
+@triton.jit
+def _pick_up(planes, row, column, mask, rows, columns):
+    """What the knots (row, column) get from the four cells around each."""
+    at, size = planes + row * columns + column, rows * columns
+    below, right = mask & (row < rows - 1), column < columns - 1
+    above, left = mask & (row > 0), column > 0
+    total = tl.load(at, mask=below & right, other=0.0)
+    total += tl.load(at + size - 1, mask=below & left, other=0.0)
+    total += tl.load(at + 2 * size - columns, mask=above & right, other=0.0)
+    return total + tl.load(at + 3 * size - columns - 1, mask=above & left, other=0.0)
+
+
+@triton.jit
+def _through_guard(offsets, grad, planes, rows, columns, epsilon, KNOTS: tl.constexpr):
+    """The factor by which a map shrinks, and in ``planes`` the gradient of that to its offsets, ready to pick up.
+
+    ``grad`` is the gradient to the shrunk map. The factor is the neediest corner's; of several, all have a share.
+    """
+    i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
+    mask, at, size = (i < rows) & (j < columns), i * columns + j, rows * columns
+    along = tl.load(grad + at, mask=mask, other=0.0) * tl.load(offsets + at, mask=mask, other=0.0)
+    along += tl.load(grad + size + at, mask=mask, other=0.0) * tl.load(offsets + size + at, mask=mask, other=0.0)
+    top_x, bottom_x, left_x, right_x = edge_slopes(offsets, i, j, rows, columns)
+    top_y, bottom_y, left_y, right_y = edge_slopes(offsets + size, i, j, rows, columns)
+    c, cell = 1 - epsilon, (i < rows - 1) & (j < columns - 1)
+    need_a = tl.where(cell, corner_need(top_x, top_y, left_x, left_y, c), 0.0)
+    need_b = tl.where(cell, corner_need(top_x, top_y, right_x, right_y, c), 0.0)
+    need_c = tl.where(cell, corner_need(bottom_x, bottom_y, left_x, left_y, c), 0.0)
+    need_d = tl.where(cell, corner_need(bottom_x, bottom_y, right_x, right_y, c), 0.0)
+    need = tl.maximum(tl.maximum(need_a, need_b), tl.maximum(need_c, need_d))
+    need = tl.max(tl.max(need, axis=1), axis=0)
+    worst_a, worst_b = (need_a == need).to(tl.float32), (need_b == need).to(tl.float32)
+    worst_c, worst_d = (need_c == need).to(tl.float32), (need_d == need).to(tl.float32)
+    ties = tl.sum(tl.sum(worst_a + worst_b + worst_c + worst_d, axis=1), axis=0)
+    factor = 1 / tl.maximum(need, 1.0)
+    slope = tl.where(need >= 1, -tl.sum(tl.sum(along, axis=1), axis=0) * factor * factor / ties, 0.0)
+    xx_a, yx_a, xy_a, yy_a = _through_corner(top_x, top_y, left_x, left_y, c, slope * worst_a)
+    xx_b, yx_b, xy_b, yy_b = _through_corner(top_x, top_y, right_x, right_y, c, slope * worst_b)
+    xx_c, yx_c, xy_c, yy_c = _through_corner(bottom_x, bottom_y, left_x, left_y, c, slope * worst_c)
+    xx_d, yx_d, xy_d, yy_d = _through_corner(bottom_x, bottom_y, right_x, right_y, c, slope * worst_d)
+    _put_down(planes, xx_a + xx_b, xx_c + xx_d, xy_a + xy_c, xy_b + xy_d, i, j, rows, columns)
+    _put_down(planes + 4 * size, yx_a + yx_b, yx_c + yx_d, yy_a + yy_c, yy_b + yy_d, i, j, rows, columns)
+    tl.debug_barrier()
+    return factor
+
+
+@triton.jit
+def _outer_slopes(offsets, x, y, mask, rows, columns, component: tl.constexpr):
+    """The slopes along x and y of what ``outer_shift`` finds."""
+    place_x, place_y = x * (columns - 1), y * (rows - 1)
+    left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
+    top = tl.maximum(tl.minimum(place_y.to(tl.int32), rows - 2), 0)
+    s, t = place_x - left, place_y - top
+    at = offsets + component * rows * columns + top * columns + left
+    a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
+    c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
+    along_x, along_y = (b - a) * (1 - t) + (d - c) * t, (c - a) * (1 - s) + (d - b) * s
+    return along_x * (columns - 1), along_y * (rows - 1)
+
+
+@triton.jit
+def _through_composition(
+    offsets, outer, grad, to_outer, composed, planes, rows, columns, epsilon, KNOTS: tl.constexpr, GUARD: tl.constexpr
+):  # fmt: skip
+    """From the gradient to outer∘map to those to ``outer`` and, in ``composed``, to the map of guarded ``offsets``."""
+    i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
+    mask, at, size = (i < rows) & (j < columns), i * columns + j, rows * columns
+    inner_x, inner_y = (j > 0) & (j < columns - 1), (i > 0) & (i < rows - 1)  # the sides stay where they are
+    factor = 1.0
+    if GUARD:
+        factor = guard_factor(offsets, rows, columns, epsilon, KNOTS)
+    x = factor * tl.load(offsets + at, mask=mask, other=0.0)
+    y = factor * tl.load(offsets + size + at, mask=mask, other=0.0)
+    to_x, to_y = j.to(tl.float32) / (columns - 1) + x, i.to(tl.float32) / (rows - 1) + y
+    # Increments are positive, so no knot leaves the square but by rounding.
+    to_x, to_y = tl.minimum(tl.maximum(to_x, 0.0), 1.0), tl.minimum(tl.maximum(to_y, 0.0), 1.0)
+    grad_x = tl.load(grad + at, mask=mask, other=0.0)
+    grad_y = tl.load(grad + size + at, mask=mask, other=0.0)
+    if GUARD:
+        x += outer_shift(outer, to_x, to_y, mask, rows, columns, 0)
+        y += outer_shift(outer, to_x, to_y, mask, rows, columns, 1)
+        tl.store(composed + at, tl.where(inner_x, x, 0.0), mask=mask)
+        tl.store(composed + size + at, tl.where(inner_y, y, 0.0), mask=mask)
+        tl.debug_barrier()
+        again = _through_guard(composed, grad, planes, rows, columns, epsilon, KNOTS)
+        grad_x = again * grad_x + _pick_up(planes, i, j, mask, rows, columns)
+        grad_y = again * grad_y + _pick_up(planes + 4 * size, i, j, mask, rows, columns)
+    grad_x, grad_y = tl.where(inner_x, grad_x, 0.0), tl.where(inner_y, grad_y, 0.0)
+    xx, xy = _outer_slopes(outer, to_x, to_y, mask, rows, columns, 0)
+    yx, yy = _outer_slopes(outer, to_x, to_y, mask, rows, columns, 1)
+    tl.store(composed + at, grad_x + grad_x * xx + grad_y * yx, mask=mask)
+    tl.store(composed + size + at, grad_y + grad_x * xy + grad_y * yy, mask=mask)
+    # A knot of the outer map has a share in whatever looks between it and its neighbours.
+    k, place_y = tl.arange(0, KNOTS), to_y * (rows - 1)
+    across = tl.maximum(1 - tl.abs((to_x * (columns - 1))[:, :, None] - k[None, None, :]), 0.0)
+    for row in range(0, rows):
+        down = tl.maximum(1 - tl.abs(place_y - row), 0.0)
+        share_x = tl.sum(tl.sum((down * grad_x)[:, :, None] * across, axis=1), axis=0)
+        share_y = tl.sum(tl.sum((down * grad_y)[:, :, None] * across, axis=1), axis=0)
+        tl.store(to_outer + row * columns + k, share_x, mask=k < columns)
+        tl.store(to_outer + size + row * columns + k, share_y, mask=k < columns)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _through_line(raw, grad, j, cells, temperature):
+    """Gradients to every cell's mean, where ``grad`` are those to what ``line_offsets`` finds."""
+    share = tl.where(j < cells, raw, float("-inf"))
+    share = tl.exp(share - tl.max(share, axis=1)[:, None])
+    share = share / tl.sum(share, axis=1)[:, None]
+    grad = tl.cumsum(grad, axis=1, reverse=True)
+    grad = share * (grad - tl.sum(share * grad, axis=1)[:, None])
+    squashed = raw * temperature
+    return grad * (1 - squashed * squashed) / temperature
+
+
+@triton.jit
+def _of_each(to_mean, i, j, lines, cells, size_across, size_along):
+    """What every pixel of a cell gets of the gradient to the cell's mean (see ``head.raw_parameters``)."""
+    across = ((i + 1) * size_across + lines - 1) // lines - i * size_across // lines
+    along = ((j + 1) * size_along + cells - 1) // cells - j * size_along // cells
+    return to_mean / (across * along).to(tl.float32)
+
+
+@triton.jit
+def _to_pixels(
+    each, target, lines, cells, size_across, size_along, stride_across, stride_along,
+    ACROSS: tl.constexpr, ALONG: tl.constexpr,
+):  # fmt: skip
+    """Every pixel's gradient, to ``target``, from the shares ``each`` of the cells it lies in.
+
+    A pixel's cells are found as a cell's pixels are: ⌊k·cells/size⌋ … ⌈(k + 1)·cells/size⌉ − 1.
+    """
+    i, j = tl.arange(0, ACROSS)[:, None], tl.arange(0, ALONG)[None, :]
+    there = (i < size_across) & (j < size_along)
+    first, end = i * lines // size_across, ((i + 1) * lines + size_across - 1) // size_across
+    start, stop = j * cells // size_along, ((j + 1) * cells + size_along - 1) // size_along
+    total = tl.zeros((ACROSS, ALONG), tl.float32)
+    for line in range(0, lines // size_across + 2):
+        for cell in range(0, cells // size_along + 2):
+            mask = there & (first + line < end) & (start + cell < stop)
+            total += tl.load(each + (first + line) * cells + start + cell, mask=mask, other=0.0)
+    tl.store(target + i * stride_across + j * stride_along, total, mask=there)
+
+
+@triton.jit
+def _increments_backward(
+    weighed, outer, grad, to_weighed, to_outer, spare,
+    height, width, rows, columns, temperature, epsilon,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
+    PLANES: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(0).to(tl.int64)
+    i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
+    size, pixels = rows * columns, height * width
+    weighed, to_weighed = weighed + batch * 2 * pixels, to_weighed + batch * 2 * pixels
+    outer, grad, to_outer = outer + batch * 2 * size, grad + batch * 2 * size, to_outer + batch * 2 * size
+    offsets = spare + batch * PLANES * size
+    planes = offsets + 2 * size
+    raw_x = raw_parameters(
+        weighed, 0.0, rows, columns - 1, height, width, width, 1, temperature, HEIGHT, WIDTH, KNOTS
+    )  # fmt: skip
+    raw_y = raw_parameters(
+        weighed + pixels, 0.0, columns, rows - 1, width, height, 1, width, temperature,
+        WIDTH, HEIGHT, KNOTS,
+    )  # fmt: skip
+    factor = 1.0
+    if GUARD or COMPOSE:
+        shift = line_offsets(raw_x, j, columns - 1)
+        tl.store(offsets + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
+        tl.store(offsets + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
+        shift = line_offsets(raw_y, j, rows - 1)
+        tl.store(offsets + size + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
+        tl.store(offsets + size + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2))
+        tl.debug_barrier()
+    if COMPOSE:
+        composed = planes + 8 * size
+        _through_composition(offsets, outer, grad, to_outer, composed, planes, rows, columns, epsilon, KNOTS, GUARD)
+        grad = composed
+    if GUARD:
+        factor = _through_guard(offsets, grad, planes, rows, columns, epsilon, KNOTS)
+    inner = (i < rows) & (j < columns - 2)
+    to_shift = factor * tl.load(grad + i * columns + j + 1, mask=inner, other=0.0)
+    if GUARD:
+        to_shift += _pick_up(planes, i, j + 1, inner, rows, columns)
+    to_mean = _through_line(raw_x, to_shift, j, columns - 1, temperature)
+    each = _of_each(to_mean, i, j, rows, columns - 1, height, width)
+    tl.store(offsets + i * (columns - 1) + j, each, mask=(i < rows) & (j < columns - 1))
+    inner = (i < columns) & (j < rows - 2)
+    to_shift = factor * tl.load(grad + size + (j + 1) * columns + i, mask=inner, other=0.0)
+    if GUARD:
+        to_shift += _pick_up(planes + 4 * size, j + 1, i, inner, rows, columns)
+    to_mean = _through_line(raw_y, to_shift, j, rows - 1, temperature)
+    each = _of_each(to_mean, i, j, columns, rows - 1, width, height)
+    tl.store(offsets + size + i * (rows - 1) + j, each, mask=(i < columns) & (j < rows - 1))
+    tl.debug_barrier()
+    _to_pixels(offsets, to_weighed, rows, columns - 1, height, width, width, 1, HEIGHT, WIDTH)
+    _to_pixels(offsets + size, to_weighed + pixels, columns, rows - 1, width, height, 1, width, WIDTH, HEIGHT)
