@@ -38,7 +38,7 @@ class KernelEvaluation:
     ``Canonicalizer._advance`` is for grid maps."""
 
     network: MapNetwork
-    copy: Tensor  # channels last, as its convolutions want it
+    copy: Tensor
     even: Tensor  # the identity's state
     knots: tuple[int, int]
     config: DECConfig
@@ -50,10 +50,13 @@ class KernelEvaluation:
         network, (columns, rows) = self.network, self.knots
         current = (state - self.even).view(-1, 2, rows, columns)
         features = network.trunk(unscale_apart(self.copy, *current.unbind(1)))
-        biases = torch.cat((network.to_x.bias, network.to_y.bias)).to(features.dtype)
-        weighed = F.linear(features.permute(0, 2, 3, 1), network.head_weights(features.dtype), biases)
+        weights, biases = network.head_weights(features.dtype), network.head_biases(features.dtype)
+        if features.is_contiguous():
+            weighed = (weights @ features.flatten(2) + biases[:, None]).unflatten(2, features.shape[2:])
+        else:  # channels last
+            weighed = F.linear(features.permute(0, 2, 3, 1), weights, biases).permute(0, 3, 1, 2)
         offsets = increments(
-            weighed.permute(0, 3, 1, 2),
+            weighed,
             self.knots,
             temperature=network.temperature,
             guard=network.guard,

@@ -101,7 +101,6 @@ class Canonicalizer(nn.Module):
         solver: Solver = self.solver
         evaluation: Function
         if isinstance(network, MapNetwork) and has_kernels(self.config, copy) and not torch.compiler.is_compiling():
-            copy = copy.contiguous(memory_format=torch.channels_last)
             evaluation = KernelEvaluation(network, copy, start, self.knots, self.config)
             solver = KernelSolver(self.solver, evaluation)
         else:

@@ -110,8 +110,9 @@ class MapNetwork(nn.Module):
         features = self.trunk(x)
         weighed = self.head_weights(x.dtype) @ features.flatten(2)
         weighed_x, weighed_y = weighed.unflatten(2, features.shape[2:]).unbind(1)
-        logits_x = pool_x[0] @ weighed_x @ pool_x[1].T + self.to_x.bias.to(x.dtype)
-        logits_y = pool_y[0] @ weighed_y.transpose(1, 2) @ pool_y[1].T + self.to_y.bias.to(x.dtype)
+        bias_x, bias_y = self.head_biases(x.dtype)
+        logits_x = pool_x[0] @ weighed_x @ pool_x[1].T + bias_x
+        logits_y = pool_y[0] @ weighed_y.transpose(1, 2) @ pool_y[1].T + bias_y
         return self.family.from_logits(
             torch.tanh(logits_x).view(-1, *self.shapes[0]),
             torch.tanh(logits_y).view(-1, *self.shapes[1]),
@@ -122,6 +123,10 @@ class MapNetwork(nn.Module):
     def head_weights(self, dtype: torch.dtype) -> Tensor:
         """What the heads along x and y weigh channels by, ``(2, C)``."""
         return torch.cat((self.to_x.weight, self.to_y.weight)).to(dtype)
+
+    def head_biases(self, dtype: torch.dtype) -> Tensor:
+        """What the heads add, ``(2,)``."""
+        return torch.cat((self.to_x.bias, self.to_y.bias)).to(dtype)
 
 
 class EnergyNetwork(nn.Module):

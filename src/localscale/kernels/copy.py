@@ -16,7 +16,7 @@ from localscale.kernels.launch import launch
 __all__ = ["normalise", "shrink"]
 
 EPSILON = 1e-5  # of a layer norm
-ROWS = 4  # of an output, in one program
+ROWS = 8  # of an output, in one program
 
 
 @triton.jit

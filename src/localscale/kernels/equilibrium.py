@@ -37,8 +37,8 @@ __all__ = ["fits", "product_dtype", "solve_each"]
 HALF = torch.float16
 WIDEST = 128  # channels that one program can hold for its pixels
 SMALLEST = 16  # channels that a matrix unit takes
-DEPTHS = (64, 32)  # terms of a product at a time, if they are of one tap
-FIRST, SECOND = (64, 4), (64, 4)  # pixels and warps of a program in either layer
+DEPTHS = {HALF: (64, 32), torch.float32: (32,)}  # terms of a product at a time, if they are of one tap
+FIRST, GATHERED, SECOND = (64, 4), (32, 4), (64, 4)  # pixels and warps of a program in either layer
 
 
 @triton.jit
@@ -197,8 +197,9 @@ def _advance(
     if tl.load(active + sample, mask=number > 0, other=1) != 0:
         at = sample * 2 * rows * columns
         offsets_of(
-            weighed + sample * 2 * height * width, tl.load(bias_x), tl.load(bias_y), point + at, image + at,
-            height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+            weighed + sample * 2 * height * width, height * width, width, 1, tl.load(bias_x), tl.load(bias_y),
+            point + at, image + at, height, width, rows, columns, temperature, epsilon,
+            HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
         )  # fmt: skip
         tl.debug_barrier()
         mix(
@@ -252,12 +253,13 @@ def solve_each(
     where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
 
     def first_layer(seen: Tensor, *, still: bool) -> Launch:
+        block, warps = GATHERED if projected else FIRST
         return Launch(
-            _first_layer, (triton.cdiv(mid_height * mid_width, FIRST[0]), batch, 1), FIRST[1], **where,
+            _first_layer, (triton.cdiv(mid_height * mid_width, block), batch, 1), warps, **where,
             x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
             height=height, width=width, out_height=mid_height, out_width=mid_width,
-            STRIDE=stride, PROJECTED=projected, STILL=still, CHANNELS=channels, WIDE=wide, BLOCK=FIRST[0],
-            DEPTH=_depth(channels),
+            STRIDE=stride, PROJECTED=projected, STILL=still, CHANNELS=channels, WIDE=wide, BLOCK=block,
+            DEPTH=_depth(channels, dtype),
         )  # fmt: skip
 
     second_layer = Launch(
@@ -265,7 +267,7 @@ def solve_each(
         hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3],
         weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
-        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide),
+        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide, dtype),
         HEADS=SMALLEST,
     )  # fmt: skip
     history, knots = iteration.points.shape[1], power(max(rows, columns))
@@ -303,8 +305,8 @@ def _laid_out(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(weight.shape, dtype=dtype, device=weight.device).copy_(weight)
 
 
-def _depth(channels: int) -> int:
-    return next((depth for depth in DEPTHS if channels % depth == 0), DEPTHS[-1])
+def _depth(channels: int, dtype: torch.dtype) -> int:
+    return next((depth for depth in DEPTHS[dtype] if channels % depth == 0), DEPTHS[dtype][-1])
 
 
 def _project_taps(x: Tensor, weight: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
 
 @triton.jit
 def offsets_of(
-    weighed, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
+    weighed, w_head, w_row, w_column, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
     """One image's next offsets, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``.
@@ -114,12 +114,14 @@ def offsets_of(
     """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     along_x, along_y = out, out + rows * columns
-    raw = raw_parameters(weighed, bias_x, rows, columns - 1, height, width, width, 1, temperature, HEIGHT, WIDTH, KNOTS)
+    raw = raw_parameters(
+        weighed, bias_x, rows, columns - 1, height, width, w_row, w_column, temperature, HEIGHT, WIDTH, KNOTS
+    )  # fmt: skip
     shift = line_offsets(raw, j, columns - 1)
     tl.store(along_x + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
     tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
     raw = raw_parameters(
-        weighed + height * width, bias_y, columns, rows - 1, width, height, 1, width, temperature,
+        weighed + w_head, bias_y, columns, rows - 1, width, height, w_column, w_row, temperature,
         WIDTH, HEIGHT, KNOTS,
     )  # fmt: skip
     shift = line_offsets(raw, j, rows - 1)
@@ -177,8 +179,8 @@ def _next_offsets(
     tl.debug_barrier()
     before = batch * 2 * rows * columns
     offsets_of(
-        weighed, tl.load(bias_x), tl.load(bias_y), outer + before, out + before, height, width, rows, columns,
-        temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+        weighed, height * width, width, 1, tl.load(bias_x), tl.load(bias_y), outer + before, out + before,
+        height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
 
 

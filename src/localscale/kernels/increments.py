@@ -54,7 +54,7 @@ class _Increments(torch.autograd.Function):
     def forward(
         weighed: Tensor, outer: Tensor | None, knots: tuple[int, int], temperature: float, guard: float | None
     ) -> Tensor:  # fmt: skip
-        (columns, rows), weighed = knots, _plain(weighed)
+        (columns, rows), weighed = knots, weighed.float()
         out = torch.empty(len(weighed), 2, rows, columns, dtype=torch.float32, device=weighed.device)
         settings = _settings(weighed, knots, temperature, guard)
         launch(
@@ -74,9 +74,12 @@ class _Increments(torch.autograd.Function):
         only_once()
         (grad,) = map(_plain, gradients)
         tensors = ctx.saved_tensors
-        weighed, composed = _plain(tensors[0]), tensors[1] is not None
+        weighed, composed = tensors[0].float(), tensors[1] is not None
         outer = _plain(tensors[1]) if composed else grad
         to_weighed, to_outer = torch.empty_like(weighed), torch.empty_like(outer)
+        if to_weighed.stride() != weighed.stride():  # a part of a larger tensor; its gradient is none
+            weighed = weighed.contiguous()
+            to_weighed = torch.empty_like(weighed)
         spare = weighed.new_empty(len(weighed), PLANES, *grad.shape[2:])
         settings = _settings(weighed, ctx.knots, ctx.temperature, ctx.guard)
         launch(
@@ -94,10 +97,12 @@ def _plain(tensor: Tensor) -> Tensor:
 def _settings(weighed: Tensor, knots: tuple[int, int], temperature: float, guard: float | None) -> dict[str, Any]:
     """What both ways are launched with."""
     height, width = weighed.shape[2:]
+    w_batch, w_head, w_row, w_column = weighed.stride()
     tall, wide, most = (triton.next_power_of_2(size) for size in (height, width, max(knots)))
     small = most * tall * max(most, wide) <= 4096  # enough for one warp to hold
     return {
         "warps": 1 if small else 8, "height": height, "width": width, "rows": knots[1], "columns": knots[0],
+        "w_batch": w_batch, "w_head": w_head, "w_row": w_row, "w_column": w_column,
         "temperature": float(temperature), "epsilon": 0.0 if guard is None else float(guard),
         "HEIGHT": tall, "WIDTH": wide, "KNOTS": most, "GUARD": guard is not None,
     }  # fmt: skip
@@ -105,14 +110,14 @@ def _settings(weighed: Tensor, knots: tuple[int, int], temperature: float, guard
 
 @triton.jit
 def _increments(
-    weighed, outer, out, height, width, rows, columns, temperature, epsilon,
+    weighed, outer, out, height, width, rows, columns, w_batch, w_head, w_row, w_column, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     before = batch * 2 * rows * columns
     offsets_of(
-        weighed + batch * 2 * height * width, 0.0, 0.0, outer + before, out + before, height, width,
-        rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
+        weighed + batch * w_batch, w_head, w_row, w_column, 0.0, 0.0, outer + before, out + before,
+        height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
 
 
@@ -285,22 +290,22 @@ def _to_pixels(
 @triton.jit
 def _increments_backward(
     weighed, outer, grad, to_weighed, to_outer, spare,
-    height, width, rows, columns, temperature, epsilon,
+    height, width, rows, columns, w_batch, w_head, w_row, w_column, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
     PLANES: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
-    size, pixels = rows * columns, height * width
-    weighed, to_weighed = weighed + batch * 2 * pixels, to_weighed + batch * 2 * pixels
+    size = rows * columns
+    weighed, to_weighed = weighed + batch * w_batch, to_weighed + batch * w_batch
     outer, grad, to_outer = outer + batch * 2 * size, grad + batch * 2 * size, to_outer + batch * 2 * size
     offsets = spare + batch * PLANES * size
     planes = offsets + 2 * size
     raw_x = raw_parameters(
-        weighed, 0.0, rows, columns - 1, height, width, width, 1, temperature, HEIGHT, WIDTH, KNOTS
+        weighed, 0.0, rows, columns - 1, height, width, w_row, w_column, temperature, HEIGHT, WIDTH, KNOTS
     )  # fmt: skip
     raw_y = raw_parameters(
-        weighed + pixels, 0.0, columns, rows - 1, width, height, 1, width, temperature,
+        weighed + w_head, 0.0, columns, rows - 1, width, height, w_column, w_row, temperature,
         WIDTH, HEIGHT, KNOTS,
     )  # fmt: skip
     factor = 1.0
@@ -333,5 +338,7 @@ def _increments_backward(
     each = _of_each(to_mean, i, j, columns, rows - 1, width, height)
     tl.store(offsets + size + i * (rows - 1) + j, each, mask=(i < columns) & (j < rows - 1))
     tl.debug_barrier()
-    _to_pixels(offsets, to_weighed, rows, columns - 1, height, width, width, 1, HEIGHT, WIDTH)
-    _to_pixels(offsets + size, to_weighed + pixels, columns, rows - 1, width, height, 1, width, WIDTH, HEIGHT)
+    _to_pixels(offsets, to_weighed, rows, columns - 1, height, width, w_row, w_column, HEIGHT, WIDTH)
+    _to_pixels(
+        offsets + size, to_weighed + w_head, columns, rows - 1, width, height, w_column, w_row, WIDTH, HEIGHT
+    )  # fmt: skip

@@ -289,10 +289,12 @@ def _table_gradient(flow: Tensor, table: Tensor) -> Tensor:
         gathered = flow
     else:
         gathered = torch.empty(batch, tables, rows, columns, dtype=flow.dtype, device=flow.device)
-        block = (8, 64) if width > 32 else (16, 16)
+        reach = 2 * width // max(columns - 1, 1) + 2  # pixels of a line that a knot has a part in
+        across = min(triton.next_power_of_2(reach), 64)
         launch(
-            _to_table, (rows * columns, tables, batch), 4, flow, gathered, height, width, rows, columns,
-            flow.stride(0), flow.stride(1), BLOCK_ROWS=block[0], BLOCK_COLUMNS=block[1],
+            _to_table, (rows * columns, tables, batch), 4 if across == 64 else 1, flow, gathered,
+            height, width, rows, columns, flow.stride(0), flow.stride(1),
+            BLOCK_ROWS=512 // across, BLOCK_COLUMNS=across,
         )  # fmt: skip
     return gathered.sum(dim=0, keepdim=True) if maps == 1 < batch else gathered
 
