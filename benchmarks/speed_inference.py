@@ -56,8 +56,8 @@ class Way:
     repeats: int = 21
 
 
-COMPILED = Way("bfloat16, compiled", torch.bfloat16, 5, compile=True)
-EAGER = Way("bfloat16, eager", torch.bfloat16, 20)
+COMPILED = Way("bfloat16, compiled", torch.bfloat16, 5, compile=True, repeats=101)  # few percent need many
+EAGER = Way("bfloat16, eager", torch.bfloat16, 20, repeats=51)
 FULL = Way("float32, eager", torch.float32, 10)
 ON_CPU = Way("float32, eager", torch.float32, 25, repeats=101)  # other programs disturb a CPU
 

@@ -1,9 +1,6 @@
 """The head with its gradients against autograd on its plain twin, in Triton's interpreter where there is no GPU."""
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,41 +195,3 @@ def test_it_can_be_differentiated_often_but_not_twice():
     assert torch.equal(first, again)
     with pytest.raises(GradientError, match="first derivatives only"):
         torch.autograd.grad(found.sum(), weighed, create_graph=True)
-
-
-HOPPER = """
-import warnings
-warnings.simplefilter("ignore")
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from localscale.kernels.increments import PLANES, _increments, _increments_backward
-
-names = ("weighed", "outer", "out", "grad", "to_weighed", "to_outer", "spare")
-kinds = dict.fromkeys(names, "*fp32") | {"temperature": "fp32", "epsilon": "fp32"}
-both, back = (_increments, _increments_backward), (_increments_backward,)
-for functions, guard, compose, shape in (
-    (both, True, True, {"HEIGHT": 16, "WIDTH": 16, "KNOTS": 8}),
-    (back, True, False, {"HEIGHT": 8, "WIDTH": 8, "KNOTS": 4}),
-    (back, False, True, {"height": 1, "HEIGHT": 1, "WIDTH": 16, "KNOTS": 4}),  # a number that is 1 is compiled as such
-    (both, False, False, {"width": 1, "height": 1, "HEIGHT": 1, "WIDTH": 1, "KNOTS": 2}),
-):
-    for function in functions:
-        values = shape | {"GUARD": guard, "COMPOSE": compose, "PLANES": PLANES}
-        values = {n: value for n, value in values.items() if n in function.arg_names}
-        given = {n: "constexpr" if n in values else kinds.get(n, "i32") for n in function.arg_names}
-        source = ASTSource(function, given, {(function.arg_names.index(n),): value for n, value in values.items()})
-        assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1}).asm["ptx"]
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler is for Linux")
-def test_it_compiles_for_a_gpu(tmp_path: Path):
-    environment = {
-        "TRITON_INTERPRET": "0",
-        "TRITON_CACHE_DIR": str(tmp_path),
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-    }
-    done = subprocess.run([sys.executable, "-c", HOPPER], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]

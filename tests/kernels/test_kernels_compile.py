@@ -12,7 +12,7 @@ warnings.simplefilter("ignore")
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from localscale.kernels import copy, equilibrium, head, mixing, warp
+from localscale.kernels import copy, equilibrium, head, increments, mixing, warp
 
 def build(function, pointers, constants, **options):
     names = function.arg_names
@@ -22,8 +22,8 @@ def build(function, pointers, constants, **options):
 
 tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
 for kind in ("*fp32", "*bf16"):
-    for pixels, channels in ((4, 256), (256, 1)):
-        blocks = {"PIXELS": pixels, "CHANNELS": channels}
+    for pixels, channels, tile in ((4, 256, 0), (256, 1, 32)):
+        blocks = {"PIXELS": pixels, "CHANNELS": channels, "TILE": tile, "ALIKE": tile > 0}
         build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
         build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
 build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
@@ -33,6 +33,14 @@ shape = {"HEIGHT": 16, "WIDTH": 16, "KNOTS": 8, "GUARD": True}
 for compose in (False, True):
     blocks = {"PIXELS": 256, "CHANNELS": 16, "COMPOSE": compose}
     build(head._next_offsets, pointers | numbers, shape | blocks)
+names = ("weighed", "outer", "out", "grad", "to_weighed", "to_outer", "spare")
+lattices = {n: "*fp32" for n in names} | numbers
+for compose in (False, True):
+    build(increments._increments, lattices, shape | {"COMPOSE": compose}, num_warps=1)
+    chosen = shape | {"COMPOSE": compose, "PLANES": increments.PLANES}
+    build(increments._increments_backward, lattices, chosen, num_warps=1)
+line = {"height": 1, "HEIGHT": 1, "WIDTH": 16, "KNOTS": 4, "GUARD": False, "COMPOSE": True}
+build(increments._increments_backward, lattices, line | {"PLANES": increments.PLANES}, num_warps=1)
 state = {n: "*fp32" for n in ("point", "image", "best_point", "best_image", "best", "points", "errors")}
 state |= {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
 for history, slots in ((5, 8), (0, 2)):

@@ -21,30 +21,32 @@ ROWS = 8  # of an output, in one program
 
 @triton.jit
 def _tents(output, size, new, TAPS: tl.constexpr):
-    """The tents of outputs along one axis: their centres, reach, first pixels and moments (mass, mean, spread).
+    """The tents of outputs along one axis: centre, slope and first pixel, and how their weights are levelled.
 
     See ``localscale.conventions._resize_matrix``.
     """
     spacing = (size - 1) * 1.0 / tl.maximum(new - 1, 1)
-    reach = tl.maximum(spacing, 1.0)
+    slope = 1 / tl.maximum(spacing, 1.0)
     centre = output.to(tl.float32) * spacing
-    start = tl.ceil(centre - reach).to(tl.int32)
+    start = tl.ceil(centre - tl.maximum(spacing, 1.0)).to(tl.int32)
     pixel = start[:, None] + tl.arange(0, TAPS)[None, :]
     offset = pixel.to(tl.float32) - centre[:, None]
-    tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) / reach, 0.0), 0.0)
+    tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) * slope, 0.0), 0.0)
     total, first = tl.sum(tent, axis=1), tl.sum(tent * offset, axis=1)
-    return centre, reach, start, total, first, tl.sum(tent * offset * offset, axis=1)
-
-
-@triton.jit
-def _weights(pixel, size, centre, reach, total, first, second):
-    """What pixels weigh in the outputs with these tents: the weights sum to one and balance about the centre."""
-    offset = pixel.to(tl.float32) - centre
-    tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) / reach, 0.0), 0.0)
+    second = tl.sum(tent * offset * offset, axis=1)
     spread = total * second - first * first
     alone = spread <= 1.1920929e-07 * total * total  # a single pixel under the tent
     total = tl.where(total > 0, total, 1.0)  # of outputs that are not there
-    return tl.where(alone, tent / total, tent * (second - first * offset) / tl.where(alone, 1.0, spread))
+    spread = tl.where(alone, 1.0, spread)
+    level, tilt = tl.where(alone, 1 / total, second / spread), tl.where(alone, 0.0, first / spread)
+    return centre, slope, start, level, tilt
+
+
+@triton.jit
+def _weights(pixel, centre, slope, level, tilt):
+    """What pixels inside weigh in the outputs with these tents: the weights sum to one and balance about the centre."""
+    offset = pixel.to(tl.float32) - centre
+    return tl.maximum(1 - tl.abs(offset) * slope, 0.0) * (level - tilt * offset)
 
 
 @triton.jit
@@ -56,23 +58,23 @@ def _shrink(
     channel, batch = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column, new_column = tl.arange(0, WIDTH)[None, :], tl.arange(0, NEW_WIDTH)
-    centre, reach, start, total, first, second = _tents(rows, height, new_height, TAPS)
+    centre, slope, start, level, tilt = _tents(rows, height, new_height, TAPS)
     source = x + batch * x_batch + channel * x_channel + column * x_column
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
     for t in range(used):
         row = start + t
         inside = (rows < new_height) & (row >= 0) & (row < height)
-        weight = _weights(row, height, centre, reach, total, first, second)
+        weight = _weights(row, centre, slope, level, tilt)
         value = tl.load(source + row[:, None] * x_row, mask=inside[:, None] & (column < width), other=0)
         sums += weight[:, None] * value.to(tl.float32)
     line = (batch * channels + channel) * new_height + rows
     tl.store(between + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
     tl.debug_barrier()
-    centre, reach, start, total, first, second = _tents(new_column, width, new_width, TAPS)
+    centre, slope, start, level, tilt = _tents(new_column, width, new_width, TAPS)
     answer = tl.zeros((ROWS, NEW_WIDTH), tl.float32)
     for t in range(used):
         at = start + t
-        weight = _weights(at, width, centre, reach, total, first, second)
+        weight = _weights(at, centre, slope, level, tilt)
         there = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
         value = tl.load(between + line[:, None] * width + at[None, :], mask=there, other=0.0)
         answer += weight[None, :] * value

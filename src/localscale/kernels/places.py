@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["between", "block_of", "corners"]
+__all__ = ["between", "block_of", "corners", "pixels_of"]
 
 FEW = 8  # channels, up to which they are read one after the other, each for many pixels
 
@@ -20,6 +20,29 @@ def block_of(channels: int, contiguous: bool) -> tuple[int, int]:
     divisor = channels & -channels
     across = min(divisor if divisor >= 32 else triton.next_power_of_2(channels), 256)
     return 1024 // across, across
+
+
+@triton.jit
+def pixels_of(program, prefix, height, width, PIXELS: tl.constexpr, TILE: tl.constexpr):
+    """A program's places in memory, their rows and columns, and which of them are pixels, not prefix nor beyond.
+
+    The pixels are a piece of a line, or as many in a tile of this width, which saves dividing by the image's.
+    """
+    lane = tl.arange(0, PIXELS)
+    if TILE > 0:
+        tiles = tl.cdiv(width, TILE)
+        row = program // tiles * (PIXELS // TILE) + lane // TILE
+        column = program % tiles * TILE + lane % TILE
+        there = (row < height) & (column < width)
+        row, column = tl.where(there, row, 0), tl.where(there, column, 0)
+        return row * width + column, row, column, there
+    else:
+        place = program * PIXELS + lane
+        pixel = place - prefix
+        there = (pixel >= 0) & (pixel < height * width)
+        pixel = tl.where(there, pixel, 0)
+        row = pixel // width
+        return place, row, pixel - row * width, there
 
 
 @triton.jit

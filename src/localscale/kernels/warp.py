@@ -20,7 +20,7 @@ from torch import Tensor
 
 from localscale.kernels.choice import launched, only_once
 from localscale.kernels.launch import launch
-from localscale.kernels.places import between, block_of, corners
+from localscale.kernels.places import between, block_of, corners, pixels_of
 from localscale.layouts import Layout, Tokens
 
 __all__ = ["fused_unscale", "launch_unscale", "unscale_apart"]
@@ -50,13 +50,12 @@ def _unscale(
     x, out, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
     x_batch, x_channel, x_row, x_column, out_batch, out_channel, out_row, out_column,
     tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, ALIKE: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    pixel = place - prefix  # negative for prefix tokens, which stay as they are
-    moved = (pixel >= 0) & (pixel < height * width)
-    row, column = tl.where(moved, pixel, 0) // width, tl.where(moved, pixel, 0) % width
+    place, row, column, moved = pixels_of(tl.program_id(0), prefix, height, width, PIXELS, TILE)
+    if ALIKE:
+        rows_y, columns_y, ty_row, ty_column = rows_x, columns_x, tx_row, tx_column
     left, right, top, bottom, s, t, _, _ = corners(
         along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
@@ -75,9 +74,10 @@ def _unscale(
         mask = moved[:, None] & there
         value = between(source, at_a, at_b, at_c, at_d, s, t, mask)
         tl.store(target + where, value.to(out.dtype.element_ty), mask=mask)
-        still = (pixel < 0)[:, None] & there
-        kept = tl.load(source + (place * x_column)[:, None], mask=still, other=0)
-        tl.store(target + (place * out_column)[:, None], kept, mask=still)
+        if TILE == 0:  # prefix tokens stay as they are
+            still = (place < prefix)[:, None] & there
+            kept = tl.load(source + (place * x_column)[:, None], mask=still, other=0)
+            tl.store(target + (place * out_column)[:, None], kept, mask=still)
 
 
 @triton.jit
@@ -85,15 +85,14 @@ def _unscale_backward(
     grad, x, to_x, to_flow, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
     g_batch, g_channel, g_row, g_column, x_batch, x_channel, x_row, x_column,
     tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, WANT_X: tl.constexpr, WANT_MAP: tl.constexpr,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, ALIKE: tl.constexpr,
+    WANT_X: tl.constexpr, WANT_MAP: tl.constexpr,
 ):  # fmt: skip
     """Gradients to the features, in ``to_x`` (laid out as ``x``), and to each pixel's displacement, in ``to_flow``."""
     batch = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    pixel = place - prefix
-    moved = (pixel >= 0) & (pixel < height * width)
-    at = tl.where(moved, pixel, 0)
-    row, column = at // width, at % width
+    place, row, column, moved = pixels_of(tl.program_id(0), prefix, height, width, PIXELS, TILE)
+    if ALIKE:
+        rows_y, columns_y, ty_row, ty_column = rows_x, columns_x, tx_row, tx_column
     left, right, top, bottom, s, t, inside_x, inside_y = corners(
         along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
@@ -125,11 +124,12 @@ def _unscale_backward(
             tl.atomic_add(to_x + shift + at_b, g * s * (1 - t), mask=mask, sem="relaxed")
             tl.atomic_add(to_x + shift + at_c, g * (1 - s) * t, mask=mask, sem="relaxed")
             tl.atomic_add(to_x + shift + at_d, g * s * t, mask=mask, sem="relaxed")
-            still = (pixel < 0)[:, None] & there
-            kept = tl.load(grad + g_shift + (place * g_column)[:, None], mask=still, other=0).to(dtype)
-            tl.atomic_add(to_x + shift + (place * x_column)[:, None], kept, mask=still, sem="relaxed")
+            if TILE == 0:
+                still = (place < prefix)[:, None] & there
+                kept = tl.load(grad + g_shift + (place * g_column)[:, None], mask=still, other=0).to(dtype)
+                tl.atomic_add(to_x + shift + (place * x_column)[:, None], kept, mask=still, sem="relaxed")
     if WANT_MAP:
-        flow = to_flow + batch * 2 * height * width + at
+        flow = to_flow + batch * 2 * height * width + row * width + column
         tl.store(flow, tl.where(inside_x, slope_x * (width - 1), 0), mask=moved)
         tl.store(flow + height * width, tl.where(inside_y, slope_y * (height - 1), 0), mask=moved)
 
@@ -178,15 +178,25 @@ def _view(x: Tensor, width: int, channels_last: bool) -> _View:
     return _View(batch, rest[2], rest[0], rest[1]) if channels_last else _View(batch, rest[0], rest[1], rest[2])
 
 
-def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int]]:
-    """Sizes and strides of both tables, as the kernels take them."""
+def _blocks(view: _View, channels: int, height: int, width: int, prefix: int) -> tuple[int, dict[str, int]]:
+    """How many programs an image takes, and what each of them works on."""
+    pixels, across = block_of(channels, view.channel == 1)
+    tile = min(triton.next_power_of_2(width), 32) if across == 1 and not prefix else 0
+    blocks = {"PIXELS": pixels, "CHANNELS": across, "TILE": tile}
+    if tile:
+        return triton.cdiv(height, pixels // tile) * triton.cdiv(width, tile), blocks
+    return triton.cdiv(prefix + height * width, pixels), blocks
+
+
+def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int], bool]:
+    """Sizes and strides of both tables, as the kernels take them, and whether the second's are the first's."""
     sizes = [along_x.shape[1], along_x.shape[2], along_y.shape[1], along_y.shape[2]]
     strides = [
         stride if size > 1 else 0
         for table in (along_x, along_y)
         for stride, size in zip(table.stride(), table.shape, strict=True)
     ]
-    return sizes, strides
+    return sizes, strides, sizes[:2] == sizes[2:] and strides[:3] == strides[3:]
 
 
 def _channels(x: Tensor, channels_last: bool) -> int:
@@ -207,11 +217,12 @@ def launch_unscale(
     out = torch.empty_like(x)
     channels = _channels(x, channels_last)
     view, target = _view(x, width, channels_last), _view(out, width, channels_last)
-    (pixels, across), (sizes, strides) = block_of(channels, view.channel == 1), _as_tables(along_x, along_y)
+    programs, blocks = _blocks(view, channels, height, width, prefix)
+    sizes, strides, alike = _as_tables(along_x, along_y)
     launch(
-        _unscale, (triton.cdiv(prefix + height * width, pixels), len(x), 1), 4,
+        _unscale, (programs, len(x), 1), 4,
         x, out, along_x, along_y, height, width, prefix, channels, *sizes, *view, *target, *strides,
-        PIXELS=pixels, CHANNELS=across,
+        **blocks, ALIKE=alike,
     )  # fmt: skip
     return out
 
@@ -242,11 +253,12 @@ def _launch_backward(
     if want_x and _view(to_x, width, channels_last) != view:  # a part of a larger tensor; its gradient is none
         x = torch.empty_like(x).copy_(x)
         view = _view(x, width, channels_last)
-    (pixels, across), (sizes, strides) = block_of(channels, view.channel == 1), _as_tables(along_x, along_y)
+    programs, blocks = _blocks(view, channels, height, width, prefix)
+    sizes, strides, alike = _as_tables(along_x, along_y)
     launch(
-        _unscale_backward, (triton.cdiv(prefix + height * width, pixels), len(x), 1), 4,
+        _unscale_backward, (programs, len(x), 1), 4,
         grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
-        PIXELS=pixels, CHANNELS=across, WANT_X=want_x, WANT_MAP=want_map,
+        **blocks, ALIKE=alike, WANT_X=want_x, WANT_MAP=want_map,
     )  # fmt: skip
     if not want_map:
         return to_x, flow.new_empty(0), flow.new_empty(0)
