@@ -52,7 +52,7 @@ class Where:
     cuda_graph: bool = True
     """On one GPU, record a training step once and replay it."""
     compile_blocks: bool = False
-    """Compile what is repeated: the backbone's blocks and the solver's steps."""
+    """Compile the blocks that the backbone repeats."""
     checkpoint_seconds: float = 60.0
     """After an epoch, write a checkpoint if the last one is older than this."""
     quiet: bool = False
@@ -199,7 +199,7 @@ class Reproduce:
     cpu: bool = False
     """Leave a GPU alone."""
     compile_blocks: bool = False
-    """Compile what is repeated: backbones' blocks and solvers' steps."""
+    """Compile the blocks that backbones repeat."""
     plan: bool = False
     """Print what would be run, and stop."""
 

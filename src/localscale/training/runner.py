@@ -51,7 +51,7 @@ def train(
         trackers: any of ``"tensorboard"`` and ``"wandb"``; ``log.jsonl`` is always written.
         cpu: leave a GPU alone.
         cuda_graph: on one GPU, record a step once and replay it, several times as fast for small backbones.
-        compile_blocks: compile what is repeated: the backbone's blocks and the solver's steps.
+        compile_blocks: compile the blocks that the backbone repeats.
         checkpoint_seconds: after an epoch, write a checkpoint if the last one is older than this.
         progress: show bars.
     """
