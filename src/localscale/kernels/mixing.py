@@ -90,9 +90,8 @@ def mix(
     fallback = tl.where(number > 0, tl.load(best_image + place, mask=there, other=0.0), 0.0)
     fallback = tl.where(better, there_to, fallback)
     going_on = going & (residual > tolerance)
-    if HISTORY == 0:
-        proposed = here + damping * error
-    else:
+    proposed = here + damping * error
+    if HISTORY > 0:
         index, slot = tl.arange(0, SLOTS), number % HISTORY
         inside = (index < HISTORY)[:, None] & there[None, :]
         slots = sample * HISTORY * size + index[:, None] * size + d[None, :]
@@ -101,8 +100,9 @@ def mix(
         wrong = tl.where(newest, tl.where(finite, error, 0.0)[None, :], tl.load(errors + slots, mask=inside, other=0.0))
         tl.store(points + slots, past, mask=inside & newest)
         tl.store(errors + slots, wrong, mask=inside & newest)
-        weights = _weights(wrong, index, ridge, HISTORY, SLOTS)
-        proposed = tl.sum(weights[:, None] * (past + damping * wrong), axis=0)
+        if going_on & (number > 0):  # else there is nothing to mix it with, or no next point
+            weights = _weights(wrong, index, ridge, HISTORY, SLOTS)
+            proposed = tl.sum(weights[:, None] * (past + damping * wrong), axis=0)
     lost = tl.sum(tl.where(there & ~(tl.abs(proposed) < float("inf")), 1, 0), axis=0)
     proposed = tl.where(finite & (lost == 0), proposed, fallback)
     tl.debug_barrier()  # all have read what is now written
