@@ -356,3 +356,17 @@ def test_counts_that_are_no_numbers(name: str):
 def test_phantom_damping_out_of_range(damping: float):
     with pytest.raises(ConfigError, match=f"^phantom damping is {damping}; expected above 0 and at most 1$"):
         Phantom(1, damping=damping)
+
+
+@pytest.mark.slow
+def test_a_compiled_function_is_differentiated_in_every_step_of_the_adjoint():
+    weight = torch.nn.Parameter(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)) / 8)
+
+    def f(z: Tensor) -> Tensor:
+        return torch.tanh(torch.sin(torch.exp(z @ weight) @ weight) @ weight + 0.3) + 0.5
+
+    found = []
+    for function in (f, torch.compile(f)):
+        value = fixed_point(function, torch.zeros(3, 4)).value
+        found.append(torch.autograd.grad(value.square().sum(), weight)[0])
+    torch.testing.assert_close(*found)

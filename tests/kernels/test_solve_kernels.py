@@ -1,15 +1,13 @@
 """The solve without gradients against its plain twin: the head, what lies between evaluations, and the whole."""
 
-import dataclasses
-
 import pytest
 import torch
 import torch.nn.functional as F
+from kernel_inputs import DEVICE, canonicalizer_for, features_for
 from torch import Tensor, nn
 
 import localscale as ls
 from localscale import kernels
-from localscale.canonicalizer import fast
 from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.conventions import resize
 from localscale.equilibrium import Anderson, Plain
@@ -18,7 +16,6 @@ from localscale.kernels.equilibrium import HALF, product_dtype
 from localscale.kernels.head import next_offsets
 from localscale.kernels.mixing import Iteration
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HEADS = [
     ((6, 6), (14, 14), 0.1, 1.0),
     ((5, 8), (7, 9), 0.1, 0.5),
@@ -105,22 +102,6 @@ def test_a_lost_sample_goes_on_from_the_best_it_had(history: int):
     iteration.advance(lost, 1)
     assert torch.equal(iteration.point[0], first[0])
     assert not torch.equal(iteration.point[1], first[1])
-
-
-def canonicalizer_for(in_channels: int, update: str, fixed: bool, channels: tuple[int, ...]) -> ls.Canonicalizer:
-    torch.manual_seed(0)
-    solver = {"max_steps": 3, "solver": "plain"} if update == "compose" else {"max_steps": 6}
-    config = ls.DECConfig(update=update, channels=channels, resolution=30, fixed_steps=fixed, **solver)
-    canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config).to(DEVICE)
-    for layer in (canonicalizer.network.to_x, canonicalizer.network.to_y):
-        nn.init.normal_(layer.weight, std=0.3)
-    return canonicalizer
-
-
-def features_for(in_channels: int) -> Tensor:
-    size = (34, 30) if in_channels == 3 else (8, 9)  # of which the first layer halves the larger
-    features = torch.rand(2, in_channels, *size, generator=torch.Generator().manual_seed(0))
-    return features.mul(torch.tensor([1.0, 0.02]).view(2, 1, 1, 1)).to(DEVICE)  # of which the second rests sooner
 
 
 @pytest.mark.filterwarnings("ignore:some fixed points")  # compose would go on
@@ -220,42 +201,6 @@ def test_a_normalised_copy_is_the_twins(channels: int):
     twin = F.layer_norm(x.movedim(1, -1), (channels,))
     assert (normalise(x, torch.float32) - twin).abs().max() < 1e-5
     assert (normalise(x.to(memory_format=torch.channels_last), torch.float16) - twin).abs().max() < 5e-3
-
-
-@pytest.mark.filterwarnings("ignore:some fixed points")
-@pytest.mark.parametrize(
-    ("update", "gradient", "in_channels", "fixed"),
-    [
-        ("direct", "implicit", 3, True),
-        ("direct", "implicit", 6, False),
-        ("direct", "phantom(2)", 6, True),
-        ("compose", "implicit", 6, True),
-        ("compose", "phantom(2)", 6, True),
-        ("compose", "unrolled", 6, True),
-    ],
-)
-def test_gradients_are_the_twins(update, gradient, in_channels, fixed, monkeypatch: pytest.MonkeyPatch):
-    canonicalizer = canonicalizer_for(in_channels, update, fixed, (16, 16))
-    canonicalizer.config = dataclasses.replace(canonicalizer.config, gradient=gradient)
-    solved: list[bool] = []
-    solve_fast = fast.solve_fast
-
-    def count(*arguments, **settings):
-        solved.append(True)
-        return solve_fast(*arguments, **settings)
-
-    monkeypatch.setattr(fast, "solve_fast", count)
-    features = features_for(in_channels).requires_grad_()
-    asked, answers = torch.randn(2, 2, 4, 5, generator=torch.Generator().manual_seed(1)).to(DEVICE), []
-    for by_kernels in (False, True):
-        monkeypatch.setattr(kernels, "usable", lambda *_, on=by_kernels: on)
-        report = canonicalizer(features)
-        slopes = torch.autograd.grad((report.map.offsets * asked).sum(), [features, *canonicalizer.parameters()])
-        answers.append([report.map.offsets.detach(), report.residual, *slopes])
-    assert len(solved) == (gradient != "unrolled"), "found by kernels, where not every step is recorded"
-    for twin, found in zip(*answers, strict=True):
-        assert (found - twin).abs().max() < 1e-5 * max(1, twin.abs().max())
-    assert min(slope.abs().max() for slope in answers[0][2:]) > 1e-5
 
 
 def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):

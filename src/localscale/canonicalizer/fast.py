@@ -23,13 +23,20 @@ from localscale.equilibrium.solvers import Anderson, Estimate, Function, Plain, 
 if TYPE_CHECKING:
     from localscale.kernels.mixing import Iteration
 
-__all__ = ["KernelEvaluation", "KernelSolver", "has_kernels", "solve_fast"]
+__all__ = ["KernelEvaluation", "KernelSolver", "has_gradient_kernels", "has_kernels", "solve_fast"]
+
+MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
 
 
 def has_kernels(config: DECConfig, features: Tensor) -> bool:
     """Whether there are kernels to solve this, on this device."""
     known = config.family == "grid" and config.update in ("direct", "compose") and features.dtype != torch.float64
     return known and len(features) > 0 and kernels.usable(features)
+
+
+def has_gradient_kernels(config: DECConfig, copy: Tensor, knots: tuple[int, int]) -> bool:
+    """Whether there are kernels to differentiate an evaluation of this; they are no operators, to be traced."""
+    return has_kernels(config, copy) and max(knots) <= MOST_KNOTS and kernels.launched(copy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +131,8 @@ def solve_fast(
     solve = _solve_now if kernels.launched(features) else torch.ops.localscale.solve
     point, image, residual, steps = solve(
         features,
-        list(network.trunk.parameters()),
-        [parameter for head in (network.to_x, network.to_y) for parameter in (head.weight, head.bias)],
+        network.trunk.tensors(),
+        [tensor for head in (network.to_x, network.to_y) for tensor in (head.weight, head.bias)],
         list(knots),
         0 if prepared else config.resolution,
         network.temperature,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.fast import KernelEvaluation, KernelSolver, has_kernels, solve_fast
+from localscale.canonicalizer.fast import KernelEvaluation, KernelSolver, has_gradient_kernels, has_kernels, solve_fast
 from localscale.canonicalizer.network import IMAGE_CHANNELS, EnergyNetwork, MapNetwork, Pools, working_size
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
@@ -85,10 +85,8 @@ class Canonicalizer(nn.Module):
                 'update="gradient" differentiates inside forward, which an exported program cannot record; '
                 'export a model with update="direct" or "compose"'
             )
-        learns = features.requires_grad or any(parameter.requires_grad for parameter in self.parameters())
-        differentiated = torch.is_grad_enabled() and learns
-        with _full_precision(features.device.type), torch.set_grad_enabled(differentiated):
-            if has_kernels(self.config, features) and not differentiated:
+        with _full_precision(features.device.type):
+            if has_kernels(self.config, features) and not torch.is_grad_enabled():
                 return self._solve_fast(features)
             return self._solve(self.working_copy(features))
 
@@ -100,7 +98,7 @@ class Canonicalizer(nn.Module):
         network = self.network
         solver: Solver = self.solver
         evaluation: Function
-        if isinstance(network, MapNetwork) and has_kernels(self.config, copy) and not torch.compiler.is_compiling():
+        if isinstance(network, MapNetwork) and has_gradient_kernels(self.config, copy, self.knots):
             evaluation = KernelEvaluation(network, copy, start, self.knots, self.config)
             solver = KernelSolver(self.solver, evaluation)
         else:

@@ -44,8 +44,12 @@ class Trunk(nn.Module):
         return height, width
 
     def parameters_as(self, dtype: torch.dtype) -> list[Tensor]:
-        """Each layer's weight and bias in turn."""
-        return [parameter.to(dtype) for layer in self.layers for parameter in (layer.weight, layer.bias)]
+        """``tensors`` in a precision."""
+        return [tensor.to(dtype) for tensor in self.tensors()]
+
+    def tensors(self) -> list[Tensor]:
+        """Each layer's weight and bias in turn; they need not be parameters, as in a replica."""
+        return [tensor for layer in self.layers for tensor in (layer.weight, layer.bias)]
 
 
 def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:

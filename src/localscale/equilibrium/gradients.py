@@ -43,13 +43,14 @@ class Implicit:
         """Solve without a graph, then attach one evaluation and its adjoint."""
         with torch.no_grad():
             estimate = solver.solve(f, z0)
-        point = estimate.point.detach()
-        if torch.compiler.is_compiling():
-            return ImplicitAdjoint.apply(f(point), point, f, self.adjoint or solver), estimate
-        image = f(point.requires_grad_())
+        point, adjoint = estimate.point.detach(), self.adjoint or solver
+        if not _graph_lasts():
+            return ImplicitAdjoint.apply(f(point), point, f, adjoint), estimate
+        with torch.compiler.set_stance("force_eager"):  # what is compiled frees what it saved after one use
+            image = f(point.requires_grad_())
         if not _depends_on_more(image, point):
             return image.detach(), estimate
-        return ImplicitAdjoint.apply(image, point, f, self.adjoint or solver), estimate
+        return ImplicitAdjoint.apply(image, point, None, adjoint), estimate
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ class Unrolled:
 
 
 class ImplicitAdjoint(torch.autograd.Function):
-    """The identity on f(z*), whose backward solves the adjoint equation by the graph that made f(z*)."""
+    """The identity on f(z*), whose backward solves the adjoint equation."""
 
     @staticmethod
-    def forward(ctx: Any, image: Tensor, point: Tensor, f: Function, solver: Solver) -> Tensor:
+    def forward(ctx: Any, image: Tensor, point: Tensor, f: Function | None, solver: Solver) -> Tensor:
         """Pass ``image`` on."""
         ctx.save_for_backward(image, point)
         ctx.f, ctx.solver = f, solver
@@ -126,11 +127,23 @@ def _depends_on_more(image: Tensor, point: Tensor) -> bool:
     return False
 
 
-def _pull_back(f: Function, image: Tensor, point: Tensor) -> Function:
-    """u ↦ Jᵀu with J = ∂f/∂z at ``point``."""
-    if torch.compiler.is_compiling():
+def _graph_lasts() -> bool:
+    """Whether one evaluation's graph serves every step of the adjoint.
+
+    Where saved tensors are hooked, as by checkpointing, each use may work them out again.
+    """
+    return not torch.compiler.is_compiling() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def _pull_back(f: Function | None, image: Tensor, point: Tensor) -> Function:
+    """u ↦ Jᵀu with J = ∂f/∂z at ``point``, by the graph of ``image`` or by another evaluation of ``f``."""
+    if f is not None and torch.compiler.is_compiling():  # which can trace the one, but not the other
         vjp = torch.func.vjp(f, point)[1]
         return lambda u: vjp(u)[0]
+    if f is not None:
+        with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+            point = point.detach().requires_grad_()
+            image = f(point)
     return lambda u: torch.autograd.grad(image, point, u, retain_graph=True, materialize_grads=True)[0]
 
 

@@ -31,7 +31,7 @@ def usable(*tensors: Tensor) -> bool:
 def launched(*tensors: Tensor) -> bool:
     """Whether kernels are launched at once, and not by an operator, which takes longer but can be traced."""
     plain = all(type(tensor) in (Tensor, Parameter) for tensor in tensors)  # none stands for another
-    return plain and not torch.compiler.is_compiling()
+    return plain and not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
 
 def only_once() -> None:

@@ -85,9 +85,9 @@ def mix(
     taken = tl.load(steps + sample, mask=number > 0, other=0)
     better = going & (residual < so_far)
     place = sample * size + d
-    kept = tl.where(number > 0, tl.load(best_point + place, mask=there, other=0.0), 0.0)
+    kept = tl.where(number > 0, tl.load(best_point + place, mask=there, other=0.0), here)
     kept = tl.where(better, here, kept)
-    fallback = tl.where(number > 0, tl.load(best_image + place, mask=there, other=0.0), 0.0)
+    fallback = tl.where(number > 0, tl.load(best_image + place, mask=there, other=0.0), here)
     fallback = tl.where(better, there_to, fallback)
     going_on = going & (residual > tolerance)
     proposed = here + damping * error
@@ -129,8 +129,8 @@ def _mix(
 class Iteration:
     """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation.
 
-    It starts at zero. ``lattice`` = (rows, columns) says that the numbers are offsets of a map's control points, whose
-    residual is relative to where the points are.
+    It starts at zero, unless ``point`` is set before. ``lattice`` = (rows, columns) says that the numbers are offsets
+    of a map's control points, whose residual is relative to where the points are.
     """
 
     tolerance: float
@@ -172,7 +172,7 @@ class Iteration:
 
     def advance(self, image: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
-        batch, size = image.shape
+        (batch, size), image = image.shape, image.contiguous()
         history = self.points.shape[1]
         mix_all = Launch(
             _mix, (batch, 1, 1), 4, self.point, image, self.best_point, self.best_image, self.best, self.active,

@@ -345,6 +345,8 @@ class _MapGradient(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         only_once()
         (grad,), (x, along_x, along_y) = gradients, ctx.saved_tensors
+        if not any(ctx.needs_input_grad[1:]):
+            return grad, None, None, None, None, None, None, None
         place: tuple[int, int, int, bool] = ctx.settings
         _, *to_tables = _launch_backward(grad, x, along_x, along_y, *place, False, True)
         return grad, None, *to_tables, None, None, None, None
@@ -353,7 +355,8 @@ class _MapGradient(torch.autograd.Function):
 def unscale_apart(x: Tensor, along_x: Tensor, along_y: Tensor) -> Tensor:
     """``fused_unscale`` of NCHW features, its gradients to them and to the map in two nodes of autograd's graph.
 
-    One node works out all its gradients, whichever are asked for; of these the other stays undone.
+    One node works out all its gradients, whichever are asked for. So asked for the map's alone, as an adjoint does in
+    every step, the features' stays undone.
     """
     place = (*x.shape[-2:], 0, False)
     y = _Unscale.apply(x, along_x.detach(), along_y.detach(), *place)
