@@ -30,7 +30,7 @@ from torch import Tensor
 from localscale.kernels.head import offsets_of
 from localscale.kernels.launch import Launch
 from localscale.kernels.mixing import Iteration, mix
-from localscale.kernels.places import between, block_of, corners
+from localscale.kernels.places import addresses, between, block_of, corners
 
 __all__ = ["fits", "product_dtype", "solve_each"]
 
@@ -52,8 +52,7 @@ def _around(point, row, column, height, width, rows, columns, x_row, x_column):
     left, right, top, bottom, s, t, _, _ = corners(
         point, point + rows * columns, row, column, height, width, rows, columns, rows, columns, columns, 1, columns, 1
     )
-    at_a, at_b = (top * x_row + left * x_column)[:, None], (top * x_row + right * x_column)[:, None]
-    at_c, at_d = (bottom * x_row + left * x_column)[:, None], (bottom * x_row + right * x_column)[:, None]
+    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, 0, x_row, x_column)
     return at_a, at_b, at_c, at_d, s[:, None], t[:, None]
 
 

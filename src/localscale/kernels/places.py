@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["between", "block_of", "corners", "pixels_of"]
+__all__ = ["addresses", "between", "block_of", "corners", "pixels_of"]
 
 FEW = 8  # channels, up to which they are read one after the other, each for many pixels
 
@@ -88,6 +88,14 @@ def corners(
     s, t = x - left.to(dtype), y - top.to(dtype)
     right, bottom = tl.minimum(left + 1, width - 1), tl.minimum(top + 1, height - 1)
     return left, right, top, bottom, s, t, inside_x, inside_y
+
+
+@triton.jit
+def addresses(left, right, top, bottom, first, row_stride, column_stride):
+    """Where in memory the four pixels lie, for a block of pixels and channels."""
+    at_a, at_b = first + top * row_stride + left * column_stride, first + top * row_stride + right * column_stride
+    at_c, at_d = first + bottom * row_stride + left * column_stride, first + bottom * row_stride + right * column_stride
+    return at_a[:, None], at_b[:, None], at_c[:, None], at_d[:, None]
 
 
 @triton.jit

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from localscale.kernels.choice import launched, only_once
 from localscale.kernels.launch import launch
-from localscale.kernels.places import between, block_of, corners, pixels_of
+from localscale.kernels.places import addresses, between, block_of, corners, pixels_of
 from localscale.layouts import Layout, Tokens
 
 __all__ = ["fused_unscale", "launch_unscale", "unscale_apart"]
@@ -60,11 +60,8 @@ def _unscale(
         along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
-    first, s, t = prefix * x_column, s[:, None], t[:, None]
-    at_a = (first + top * x_row + left * x_column)[:, None]
-    at_b = (first + top * x_row + right * x_column)[:, None]
-    at_c = (first + bottom * x_row + left * x_column)[:, None]
-    at_d = (first + bottom * x_row + right * x_column)[:, None]
+    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, prefix * x_column, x_row, x_column)
+    s, t = s[:, None], t[:, None]
     where = (prefix * out_column + row * out_row + column * out_column)[:, None]
     for start in range(0, channels, CHANNELS):
         channel = start + tl.arange(0, CHANNELS)
@@ -98,11 +95,8 @@ def _unscale_backward(
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
     dtype = along_x.dtype.element_ty
-    first, s, t = prefix * x_column, s[:, None], t[:, None]
-    at_a = (first + top * x_row + left * x_column)[:, None]
-    at_b = (first + top * x_row + right * x_column)[:, None]
-    at_c = (first + bottom * x_row + left * x_column)[:, None]
-    at_d = (first + bottom * x_row + right * x_column)[:, None]
+    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, prefix * x_column, x_row, x_column)
+    s, t = s[:, None], t[:, None]
     at_grad = (prefix * g_column + row * g_row + column * g_column)[:, None]
     slope_x, slope_y = tl.zeros((PIXELS,), dtype), tl.zeros((PIXELS,), dtype)
     for start in range(0, channels, CHANNELS):
