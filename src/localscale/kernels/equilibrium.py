@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.head import offsets_of
+from localscale.kernels.head import offsets_of, warps_for
 from localscale.kernels.launch import Launch
 from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.places import addresses, between, block_of, corners
@@ -270,9 +270,8 @@ def solve_each(
         HEADS=SMALLEST,
     )  # fmt: skip
     history, knots = iteration.points.shape[1], power(max(rows, columns))
-    small = knots * power(out_height) * max(knots, power(out_width)) <= 4096  # enough for one warp to hold
     advance = Launch(
-        _advance, (batch, 1, 1), 1 if small else 8, **where,
+        _advance, (batch, 1, 1), warps_for(knots, power(out_height), power(out_width)), **where,
         weighed=weighed, image=torch.empty_like(iteration.point), best_point=iteration.best_point,
         best_image=iteration.best_image, best=iteration.best, steps=iteration.steps, points=iteration.points,
         errors=iteration.errors, bias_x=heads[1], bias_y=heads[3], height=out_height, width=out_width,

@@ -14,6 +14,7 @@ from torch import Tensor
 from localscale.kernels.launch import launch
 
 __all__ = [
+    "cell_around",
     "corner_need",
     "edge_slopes",
     "guard_factor",
@@ -22,7 +23,13 @@ __all__ = [
     "offsets_of",
     "outer_shift",
     "raw_parameters",
+    "warps_for",
 ]
+
+
+def warps_for(knots: int, height: int, width: int) -> int:
+    """For a program that pools pixels to knots, powers of two all: one warp, while it can hold what is pooled."""
+    return 1 if knots * height * max(knots, width) <= 4096 else 8
 
 
 @triton.jit
@@ -90,15 +97,21 @@ def guard_factor(offsets, rows, columns, epsilon, KNOTS: tl.constexpr):
 
 
 @triton.jit
-def outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
-    """A component of l(q) − q at points q = (x, y), from the offsets of l's control points."""
+def cell_around(offsets, x, y, mask, rows, columns, component: tl.constexpr):
+    """A component of the offsets of the four control points around points (x, y), and the place between them."""
     place_x, place_y = x * (columns - 1), y * (rows - 1)
     left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
     top = tl.maximum(tl.minimum(place_y.to(tl.int32), rows - 2), 0)
-    s, t = place_x - left, place_y - top
     at = offsets + component * rows * columns + top * columns + left
     a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
     c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
+    return a, b, c, d, place_x - left, place_y - top
+
+
+@triton.jit
+def outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
+    """A component of l(q) − q at points q = (x, y), from the offsets of l's control points."""
+    a, b, c, d, s, t = cell_around(offsets, x, y, mask, rows, columns, component)
     upper, lower = a * (1 - s) + b * s, c * (1 - s) + d * s
     return upper * (1 - t) + lower * t
 

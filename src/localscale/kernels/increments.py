@@ -17,6 +17,7 @@ from torch import Tensor
 
 from localscale.kernels.choice import only_once
 from localscale.kernels.head import (
+    cell_around,
     corner_need,
     edge_slopes,
     guard_factor,
@@ -24,6 +25,7 @@ from localscale.kernels.head import (
     offsets_of,
     outer_shift,
     raw_parameters,
+    warps_for,
 )
 from localscale.kernels.launch import launch
 
@@ -99,9 +101,8 @@ def _settings(weighed: Tensor, knots: tuple[int, int], temperature: float, guard
     height, width = weighed.shape[2:]
     w_batch, w_head, w_row, w_column = weighed.stride()
     tall, wide, most = (triton.next_power_of_2(size) for size in (height, width, max(knots)))
-    small = most * tall * max(most, wide) <= 4096  # enough for one warp to hold
     return {
-        "warps": 1 if small else 8, "height": height, "width": width, "rows": knots[1], "columns": knots[0],
+        "warps": warps_for(most, tall, wide), "height": height, "width": width, "rows": knots[1], "columns": knots[0],
         "w_batch": w_batch, "w_head": w_head, "w_row": w_row, "w_column": w_column,
         "temperature": float(temperature), "epsilon": 0.0 if guard is None else float(guard),
         "HEIGHT": tall, "WIDTH": wide, "KNOTS": most, "GUARD": guard is not None,
@@ -191,13 +192,7 @@ def _through_guard(offsets, grad, planes, rows, columns, epsilon, KNOTS: tl.cons
 @triton.jit
 def _outer_slopes(offsets, x, y, mask, rows, columns, component: tl.constexpr):
     """The slopes along x and y of what ``outer_shift`` finds."""
-    place_x, place_y = x * (columns - 1), y * (rows - 1)
-    left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
-    top = tl.maximum(tl.minimum(place_y.to(tl.int32), rows - 2), 0)
-    s, t = place_x - left, place_y - top
-    at = offsets + component * rows * columns + top * columns + left
-    a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
-    c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
+    a, b, c, d, s, t = cell_around(offsets, x, y, mask, rows, columns, component)
     along_x, along_y = (b - a) * (1 - t) + (d - c) * t, (c - a) * (1 - s) + (d - b) * s
     return along_x * (columns - 1), along_y * (rows - 1)
 
