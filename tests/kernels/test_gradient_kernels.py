@@ -122,7 +122,7 @@ def test_checkpointing_solves_twice_and_no_more(on: bool, monkeypatch: pytest.Mo
 
 def test_more_knots_than_a_program_holds_are_left_to_the_twin(monkeypatch: pytest.MonkeyPatch):
     by_kernels(monkeypatch)
-    monkeypatch.setattr(fast, "KernelEvaluation", None)
+    monkeypatch.setattr("localscale.canonicalizer.module.KernelEvaluation", None)
     canonicalizer = ls.Canonicalizer(3, (fast.MOST_KNOTS + 1, 4), ls.DECConfig(channels=(4,), max_steps=1)).to(DEVICE)
     assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.offsets.requires_grad
 
