@@ -2,9 +2,11 @@
 
 import dataclasses
 import math
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from accelerate.utils import set_seed
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from localscale.baselines import RandomScaling
 from localscale.errors import ConfigError, TrainingError
 from localscale.randomness import Draws
-from localscale.training.loop import Epoch, Loop, Position
+from localscale.training.loop import Epoch, Loop, Position, repeated_blocks
 from localscale.training.regularization import Regularization
 from localscale.training.task import Batches, seed_of
 
@@ -230,3 +232,50 @@ def test_an_epoch_without_any_step_has_no_means():
     found = epochs_of(loop_of(task))
     assert [epoch.skipped for epoch in found] == [3, 3]
     assert all(math.isnan(epoch.scalars["loss"]) for epoch in found)
+
+
+# What is compiled
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("vit_tiny_patch16_224", {"Block": 12}),
+        ("swin_tiny_patch4_window7_224", {"SwinTransformerBlock": 12}),
+        ("resnet50", {"Bottleneck": 16}),
+        ("starnet_s100", {"Block": 8, "ConvBN": 5}),
+        ("hrvit_b1", {"HRViTBlock": 35, "Bottleneck": 4}),
+    ],
+)
+def test_the_innermost_blocks_are_the_ones_that_are_repeated(name: str, blocks: dict[str, int]):
+    with torch.device("meta"):
+        found = repeated_blocks(timm.create_model(name))
+    assert Counter(type(block).__name__ for block in found) == blocks
+    assert not any(inner in found for block in found for inner in block.modules() if inner is not block)
+
+
+class Widened(nn.Module):
+    """A block of some width, between the twelve numbers of an image and twelve others."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.expand, self.contract = nn.Linear(12, width), nn.Linear(width, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.contract(F.gelu(self.expand(x)))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own doing
+def test_a_loop_with_compiled_blocks_of_many_shapes_learns_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)  # as before torch 2.12
+    torch.compiler.reset()
+    losses = []
+    for compile_blocks in (False, True):
+        torch.manual_seed(0)
+        blocks = [Widened(width) for width in range(4, 14)]
+        found = epochs_of(
+            loop_of(backbone=nn.Sequential(nn.Flatten(), *blocks, Linear()), compile_blocks=compile_blocks)
+        )
+        losses.append([epoch.scalars["loss"] for epoch in found])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(blocks), "each shape has its graph"

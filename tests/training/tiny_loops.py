@@ -22,11 +22,17 @@ RECIPE = Recipe(
 
 
 def loop_of(
-    task: Noise | None = None, backbone: nn.Module | None = None, recipe: Recipe = RECIPE, **changes: Any
+    task: Noise | None = None,
+    backbone: nn.Module | None = None,
+    recipe: Recipe = RECIPE,
+    *,
+    compile_blocks: bool = False,
+    **changes: Any,
 ) -> Loop:
     AcceleratorState._reset_state()
     torch.manual_seed(0)
-    return Loop(dataclasses.replace(recipe, **changes), backbone or Linear(), task or Noise(), Accelerator(cpu=True))
+    recipe, backbone = dataclasses.replace(recipe, **changes), backbone or Linear()
+    return Loop(recipe, backbone, task or Noise(), Accelerator(cpu=True), compile_blocks=compile_blocks)
 
 
 def epochs_of(loop: Loop) -> list[Epoch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,8 @@ class Loop:
         groups = settings.backbone_groups(backbone)
         blocks = repeated_blocks(backbone) if compile_blocks else []
         self.model = recipe.build(backbone)
+        if blocks:  # older versions of torch count all shapes of all blocks together, and give up at eight
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         for block in blocks:
             block.compile()
         replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
@@ -200,10 +203,12 @@ class _Sums:
 
 
 def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
-    """The blocks that a backbone repeats; compiling each by itself takes seconds where the whole takes minutes."""
-    found = []
-    for holder in backbone.modules():
-        blocks = list(holder.children())
-        if isinstance(holder, nn.Sequential | nn.ModuleList) and len(blocks) > 1 and len(set(map(type, blocks))) == 1:
-            found += blocks
-    return found
+    """The innermost blocks that a backbone repeats: compiling each takes seconds where the whole takes minutes.
+
+    A block is of a class of the backbone's own, has parts, and stands in a list.
+    """
+    lists = [module for module in backbone.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
+    held = [x for each in lists for x in each if any(x.children()) and not type(x).__module__.startswith("torch.")]
+    counts = Counter(map(type, held))
+    blocks = {x: None for x in held if counts[type(x)] > 1}
+    return [x for x in blocks if not any(inner in blocks for inner in x.modules() if inner is not x)]
