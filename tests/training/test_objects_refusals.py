@@ -77,6 +77,11 @@ def test_methods_that_are_for_masks_alone(method: Method, told: str):
     assert refused(one_class(method=method)) == told
 
 
+def test_a_head_that_segments_has_its_own_norms():
+    told = refused(masks(head_norm=True))
+    assert told == "head_norm is for classifiers; a head that segments has norms of its own"
+
+
 @pytest.mark.parametrize("name", ["mixup", "cutmix", "random_erasing"])
 def test_images_with_masks_are_not_mixed(name: str):
     told = refused(masks(regularization=Regularization(**{name: 0.2})))

@@ -141,6 +141,24 @@ def test_a_run_with_images_of_another_size(aug: Path, digits: Path, tmp_path: Pa
     assert "classes" not in told
 
 
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_run_with_another_head(aug: Path, normed: bool, digits: Path, tmp_path: Path):
+    earlier = aug
+    if not normed:
+        earlier = tmp_path / "normed"
+        train(tiny(digits, epochs=1, head_norm=True), earlier, cpu=True)
+    told = refused(tiny(digits, start=earlier, head_norm=normed), tmp_path / "out")
+    assert told.endswith("a norm before the classifier; add --" + ("no-head-norm" if normed else "head-norm"))
+
+
+def test_a_run_with_a_norm_before_the_classifier_goes_on_and_is_loaded(digits: Path, tmp_path: Path):
+    train(tiny(digits, epochs=1, head_norm=True), tmp_path / "first", cpu=True)
+    recipe = tiny(digits, COMPOSE, epochs=1, start=tmp_path / "first", head_norm=True)
+    torch.testing.assert_close(answers(first_model(recipe)), answers(load_run(tmp_path / "first")))
+    train(recipe, tmp_path / "second", cpu=True)
+    assert load_run(tmp_path / "second")(images()).shape == (4, 1000)
+
+
 def test_a_run_whose_weights_are_gone(copy: Path, digits: Path, tmp_path: Path):
     Run(copy).weights.unlink()
     assert "there is no weights.safetensors in" in refused(tiny(digits, start=copy), tmp_path / "out")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from localscale.errors import CheckpointError, ConfigError, DataError
-from localscale.training.backbones import BACKBONES, create_backbone, load_weights, normalisation
+from localscale.training.backbones import BACKBONES, create_backbone, load_weights, normalisation, standardise_head
 
 DEIT = Path(__file__).resolve().parents[3] / "shared" / "data" / "weights" / "deit_tiny_patch16_224.safetensors"
 
@@ -182,3 +182,44 @@ def test_real_weights_load(classes: int):
     assert differing(model, {**tensors, **head}) == set()
     assert head["head.weight"].shape == (classes, 192)
     assert not torch.equal(head["head.weight"][:10], tensors["head.weight"][:10])
+
+
+# A norm before the classifier
+
+
+def test_what_classifies_sees_features_of_mean_zero_and_variance_one():
+    torch.manual_seed(0)
+    model = create_backbone("resformer_tiny_patch16_224", classes=7, pretrained="none", image_size=64)
+    specks = 2.0 * (torch.rand(16, 3, 64, 64) > 0.99)
+    before = model.forward_head(model.forward_features(specks), pre_logits=True).detach()
+    assert (before - before.mean(0)).norm() < 0.1 * before.norm(), "images that are mostly background look the same"
+    standardise_head(model)
+    seen = []
+    model.get_classifier()[1].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].detach()))
+    assert model(specks).shape == (16, 7)
+    torch.testing.assert_close(seen[0].mean(0), torch.zeros(192), atol=1e-4, rtol=0)
+    assert seen[0].var(0, correction=0).median() == pytest.approx(1, abs=0.05)
+
+
+def test_the_norm_has_no_weights_and_becomes_part_of_the_matrix():
+    torch.manual_seed(0)
+    model = create_backbone("test_vit", classes=7, pretrained="none", image_size=64).double()
+    count = sum(p.numel() for p in model.parameters())
+    standardise_head(model)
+    model.double()(torch.rand(8, 3, 64, 64).double())
+    assert sum(p.numel() for p in model.parameters()) == count
+    (norm, linear), images = model.eval().get_classifier(), torch.rand(2, 3, 64, 64).double()
+    expected = model(images)
+    with torch.no_grad():
+        linear.weight.div_((norm.running_var + norm.eps).sqrt())
+        linear.bias.sub_(linear.weight @ norm.running_mean)
+    model.head = linear
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_classifiers_that_are_not_linear_are_refused():
+    model = create_backbone("test_vit", classes=0, pretrained="none", image_size=64)
+    with pytest.raises(
+        ConfigError, match="head_norm goes before a linear classifier, and VisionTransformer's is Ident"
+    ):
+        standardise_head(model)

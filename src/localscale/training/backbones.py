@@ -26,6 +26,7 @@ __all__ = [
     "load_weights",
     "normalisation",
     "sketch_of",
+    "standardise_head",
     "whole_patches",
 ]
 
@@ -34,12 +35,16 @@ VIT_SITES = ("blocks.0", "blocks.4", "blocks.8")
 
 @dataclass(frozen=True)
 class Backbone:
-    """A backbone's name in timm, places for canonicalizers after the image, the paper's MNIST rate, and its weights."""
+    """A backbone's name in timm, places for canonicalizers after the image, the paper's MNIST rate, and its weights.
+
+    ``head_norm`` goes to the recipes for classifiers.
+    """
 
     timm_name: str
     sites: tuple[str, ...]
     mnist_rate: float = 1e-4
     pretrained: str = "timm"
+    head_norm: bool = False
 
 
 BACKBONES: dict[str, Backbone] = {
@@ -61,7 +66,7 @@ BACKBONES: dict[str, Backbone] = {
     "efficientnet_lite0": Backbone("tf_efficientnet_lite0", ("blocks.2", "blocks.3", "blocks.5")),
     "starnet_s100": Backbone("starnet_s100", ("stages.1", "stages.2", "stages.3"), 1e-3, pretrained="none"),
     "hrvit_b1": Backbone("hrvit_b1", ("stem.1", "stages.0", "stages.1"), pretrained="none"),
-    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, pretrained="none"),
+    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, pretrained="none", head_norm=True),
 }
 
 
@@ -111,6 +116,27 @@ def create_backbone(
     if fresh_head and pretrained != "none":
         model.reset_classifier(classes)
     return model
+
+
+def standardise_head(model: Any) -> None:
+    """Put a BatchNorm without weights before the classifier; after training the two are one matrix.
+
+    The features that a random transformer gives to images which are mostly background differ by a hundredth of their
+    length: the classifier learns the noise of its own steps long before what tells images apart.
+
+    >>> model = timm.create_model("test_vit", num_classes=7)
+    >>> standardise_head(model)
+    >>> model.get_classifier()[1]
+    Linear(in_features=64, out_features=7, bias=True)
+    """
+    head = model.get_classifier()
+    if not isinstance(head, nn.Linear):
+        raise ConfigError(
+            f"head_norm goes before a linear classifier, and {type(model).__name__}'s is {type(head).__name__}; "
+            "leave it out"
+        )
+    norm = nn.BatchNorm1d(head.in_features, affine=False)
+    model.set_submodule(model.pretrained_cfg["classifier"], nn.Sequential(norm, head))
 
 
 def sketch_of(name: str) -> Any:

@@ -81,7 +81,7 @@ class Loop:
         if blocks:  # older versions of torch count all shapes of all blocks together, and give up at eight
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         for block in blocks:
-            block.compile()
+            block.compile(dynamic=False)  # one graph for blocks of all shapes takes minutes
         replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from localscale.heads import segmenter
-from localscale.training.backbones import create_backbone, normalisation, sketch_of, whole_patches
+from localscale.training.backbones import create_backbone, normalisation, sketch_of, standardise_head, whole_patches
 from localscale.training.recipe import Recipe
 
 __all__ = ["create_model", "make_task"]
@@ -24,6 +24,8 @@ def create_model(recipe: Recipe, classes: int, *, pretrained: str, fresh_head: b
         drop_path=recipe.regularization.drop_path,
         fresh_head=fresh_head and not dense,
     )
+    if recipe.head_norm:
+        standardise_head(backbone)
     return segmenter(backbone, classes, width=recipe.head_width) if dense else backbone
 
 

@@ -48,6 +48,8 @@ class Recipe:
     """What keeps it from learning by heart."""
     head_width: int = 256
     """Channels of the head that segments; classifiers have none."""
+    head_norm: bool = False
+    """Standardise the features before the classifier, without which transformers from random weights do not learn."""
     precision: Literal["no", "bf16"] = "bf16"
     """bf16: matrix products in half precision; maps and solvers are always float32."""
     max_skipped: int = 20
@@ -63,6 +65,8 @@ class Recipe:
         mixes = self.regularization.mixup or self.regularization.cutmix or self.regularization.random_erasing
         if self.data.dense and mixes:
             raise ConfigError("mixup, cutmix and random erasing are for one label per image; set them to 0 for masks")
+        if self.data.dense and self.head_norm:
+            raise ConfigError("head_norm is for classifiers; a head that segments has norms of its own")
         if self.head_width < 1:
             raise ConfigError(f"head_width is {self.head_width}; expected at least 1")
         if self.max_skipped < 0:

@@ -181,6 +181,11 @@ def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
             f"{recipe.start} trained a head of {before.head_width} channels, not {recipe.head_width}; "
             f"add --head-width {before.head_width}"
         )
+    if before.head_norm != recipe.head_norm:
+        raise CheckpointError(
+            f"{recipe.start} trained {'with' if before.head_norm else 'without'} a norm before the classifier; add "
+            f"--{'' if before.head_norm else 'no-'}head-norm"
+        )
     model = before.build(backbone)
     try:
         read_weights(earlier.weights, model)

@@ -8,6 +8,7 @@ against each other.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -164,7 +165,7 @@ def _make(prefix: str, row: str, backbone: Backbone) -> Recipe:
         learning_rate=backbone.mnist_rate,
         canonicalizer_rate=kind.canonicalizer_rate or backbone.mnist_rate,
     )
-    return make(kind, prefix, row, backbone, optimization)
+    return dataclasses.replace(make(kind, prefix, row, backbone, optimization), head_norm=backbone.head_norm)
 
 
 MNIST_ROWS: dict[str, Callable[[str, str, Backbone], Recipe]] = dict.fromkeys(KINDS, _make)
