@@ -27,7 +27,7 @@ def a_run(row: str, label: str, seed: int, accuracy: float, *, supervised: bool 
             "per_scale": {"images": 5, "accuracy": {"0.4–1.0": 0.5, "1.0–2.0": 0.7}, "mean": 0.6, "std": 0.1},
         },
         "last_epoch": last,
-        "recipe": {"optimization": {"batch_size": 256}, "precision": "bf16"},
+        "recipe": {"data": {"image_size": 224}, "optimization": {"batch_size": 256}, "precision": "bf16"},
     }
 
 

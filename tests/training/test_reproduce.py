@@ -43,6 +43,17 @@ def test_rows_that_start_from_others_and_joint_rows_share_one_budget(tmp_path):
     assert len({epochs[row] for row in ("aug_plus", "canon", "invl", "dec", "dec_compose")}) == 1
 
 
+def test_rows_of_a_table_can_all_start_from_one(tmp_path):
+    cells = {cell.folder.parent.name: cell for cell in plan("mnist-hierarchical", seeds=1, out=tmp_path)}
+    assert cells.pop("hrvit_b1-base").start is None
+    base = cells.pop("resformer_tiny-base")
+    assert (base.start, base.arguments[base.arguments.index("--epochs") + 1]) == (None, "6")
+    for name, cell in cells.items():
+        assert cell.start is not None
+        assert cell.start.parent.name == f"{name.partition('-')[0]}-base"
+        assert cell.arguments[cell.arguments.index("--epochs") + 1] == "2"
+
+
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
     cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="canon")
     assert [cell.row.name for cell in cells] == ["aug", "canon"]

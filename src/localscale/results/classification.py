@@ -28,9 +28,10 @@ def _definition(result: dict[str, Any]) -> str:
     metrics, recipe = result["runs"][0]["metrics"], result["runs"][0]["recipe"]
     settings = recipe["optimization"]
     return (
-        f"{metrics['images']:,} test images, {metrics['variants']} variants of each. InvE is the mean squared ℓ2 "
-        "between softmax answers (the paper's equation), l2 and relative are the unsquared variants; all in 10⁻². ± is "
-        f"the standard deviation over seeds. Batch {settings['batch_size']}, evaluation in "
+        f"{metrics['images']:,} test images of {recipe['data']['image_size']} px, {metrics['variants']} variants of "
+        "each. InvE is the mean squared ℓ2 between softmax answers (the paper's equation), l2 and relative are the "
+        "unsquared variants; all in 10⁻². ± is the standard deviation over seeds. Batch "
+        f"{settings['batch_size']}, evaluation in "
         f"{'bfloat16' if recipe['precision'] == 'bf16' else 'float32'} as in training. Epochs are all that led to a "
         "row's weights, those of the run it starts from included. The paper's column is for its own, larger backbone "
         "of that family and its own budget; it has no equal-budget control."

@@ -65,8 +65,8 @@ BACKBONES: dict[str, Backbone] = {
     "dinov2_base": Backbone("vit_base_patch14_dinov2", VIT_SITES, 2e-5),
     "efficientnet_lite0": Backbone("tf_efficientnet_lite0", ("blocks.2", "blocks.3", "blocks.5")),
     "starnet_s100": Backbone("starnet_s100", ("stages.1", "stages.2", "stages.3"), 1e-3, pretrained="none"),
-    "hrvit_b1": Backbone("hrvit_b1", ("stem.1", "stages.0", "stages.1"), pretrained="none"),
-    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, pretrained="none", head_norm=True),
+    "hrvit_b1": Backbone("hrvit_b1", ("stem.1", "stages.0", "stages.1"), 1e-3, pretrained="none", head_norm=True),
+    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, 2e-3, pretrained="none", head_norm=True),
 }
 
 

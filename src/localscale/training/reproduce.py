@@ -92,8 +92,11 @@ def _cell(table: Table, row: Row, backbone: str, seed: int, out: Path, changed: 
     def folder(key: str) -> Path:
         return out / table.runs / f"{backbone}-{key}" / f"seed{seed}"
 
-    arguments = (*table.settings, *_length(table, row, bool(recipe.needs_start)), *row.arguments, *changed)
-    start = folder(recipe.needs_start.rsplit("-", 1)[1]) if recipe.needs_start else None
+    before = recipe.needs_start.rpartition("-")[2]
+    if table.before:
+        before = table.before if row.recipe != table.before else ""
+    arguments = (*table.settings, *_length(table, row, bool(before)), *row.arguments, *changed)
+    start = folder(before) if before else None
     return Cell(row, backbone, seed, recipe.name, (*arguments, "--seed", str(seed)), folder(row.name), start)
 
 

@@ -2,8 +2,8 @@
 
 The paper trains Aug for 50 epochs and everything else for 40 more from its weights (App. A1). Rows that end in
 ``_joint`` train canonicalizers and backbone together from the start, for the 90 epochs of both, and ``aug_long`` is
-their control. The paper does not give the augmentation; ours scales the three rows and columns of digits by up to e²
-against each other.
+their control. ``base`` takes the place of pretraining where there are no weights. The paper does not give the
+augmentation; ours scales the three rows and columns of digits by up to e² against each other.
 """
 
 from __future__ import annotations
@@ -39,6 +39,16 @@ class MNISTRecipe(Recipe):
 
     data: MNISTData = field(default_factory=MNISTData)
     augmentation: RandomScaling = field(default_factory=_augmentation)
+
+
+@dataclass(frozen=True)
+class MNISTBase(MNISTRecipe):
+    """Base: the backbone alone, on the images as they are; for backbones that come without weights.
+
+    localscale train mnist-resformer_tiny-base
+    """
+
+    augmentation: RandomScaling = field(default_factory=lambda: RandomScaling(probability=0.0))
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,7 @@ class MNISTOptim(MNISTAugPlus):
 
 
 KINDS: dict[str, type[MNISTRecipe]] = {
+    "base": MNISTBase,
     "aug": MNISTAug,
     "aug_plus": MNISTAugPlus,
     "aug_long": MNISTAugLong,
