@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.launch import launch
+from localscale.kernels.launch import cover, launch, power_above
 
 __all__ = ["normalise", "shrink"]
 
@@ -106,12 +106,11 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
     out = torch.empty(batch, height, width, channels, dtype=torch.float32, device=x.device)
     between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     spacing = max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)
-    power = triton.next_power_of_2
     taps = int(2 * spacing) + 1
     launch(
-        _shrink, (triton.cdiv(height, ROWS), channels, batch), 4,
+        _shrink, (cover(height, ROWS), channels, batch), 4,
         x, between, out, channels, old_height, old_width, height, width, *x.stride(), taps,
-        TAPS=power(taps), ROWS=ROWS, WIDTH=power(old_width), NEW_WIDTH=power(width),
+        TAPS=power_above(taps), ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
     )  # fmt: skip
     return out
 
@@ -120,10 +119,10 @@ def normalise(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` ``(B, C, H, W)`` with mean 0 and variance 1 across the channels of every pixel, ``(B, H, W, C)``."""
     batch, channels, height, width = x.shape
     out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
-    across = triton.next_power_of_2(channels)
+    across = power_above(channels)
     pixels = max(1, 2048 // across)
     launch(
-        _normalise, (triton.cdiv(height * width, pixels), batch, 1), 4,
+        _normalise, (cover(height * width, pixels), batch, 1), 4,
         x, out, height * width, channels, width, *x.stride(), EPSILON, PIXELS=pixels, CHANNELS=across,
     )  # fmt: skip
     return out

@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localscale.kernels.head import offsets_of, warps_for
-from localscale.kernels.launch import Launch
+from localscale.kernels.launch import Launch, cover, power_above
 from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.places import addresses, between, block_of, corners
 
@@ -239,7 +239,7 @@ def solve_each(
     ``trunk`` and ``heads`` are weights and biases in turn; ``strides`` are the trunk's two.
     """
     batch, height, width, channels = copy.shape
-    (rows, columns), dtype, power = iteration.lattice, product_dtype(), triton.next_power_of_2
+    (rows, columns), dtype = iteration.lattice, product_dtype()
     wide, last = len(trunk[1]), len(trunk[3])
     stride, next_stride = strides
     mid_height, mid_width = -(-height // stride), -(-width // stride)
@@ -254,7 +254,7 @@ def solve_each(
     def first_layer(seen: Tensor, *, still: bool) -> Launch:
         block, warps = GATHERED if projected else FIRST
         return Launch(
-            _first_layer, (triton.cdiv(mid_height * mid_width, block), batch, 1), warps, **where,
+            _first_layer, (cover(mid_height * mid_width, block), batch, 1), warps, **where,
             x=seen, hidden=hidden, weight=weight_1, bias=trunk[1],
             height=height, width=width, out_height=mid_height, out_width=mid_width,
             STRIDE=stride, PROJECTED=projected, STILL=still, CHANNELS=channels, WIDE=wide, BLOCK=block,
@@ -262,23 +262,23 @@ def solve_each(
         )  # fmt: skip
 
     second_layer = Launch(
-        _second_layer, (triton.cdiv(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], active=iteration.active,
+        _second_layer, (cover(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], active=iteration.active,
         hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3],
         weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
         STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide, dtype),
         HEADS=SMALLEST,
     )  # fmt: skip
-    history, knots = iteration.points.shape[1], power(max(rows, columns))
+    history, knots = iteration.points.shape[1], power_above(max(rows, columns))
     advance = Launch(
-        _advance, (batch, 1, 1), warps_for(knots, power(out_height), power(out_width)), **where,
+        _advance, (batch, 1, 1), warps_for(knots, power_above(out_height), power_above(out_width)), **where,
         weighed=weighed, image=torch.empty_like(iteration.point), best_point=iteration.best_point,
         best_image=iteration.best_image, best=iteration.best, steps=iteration.steps, points=iteration.points,
         errors=iteration.errors, bias_x=heads[1], bias_y=heads[3], height=out_height, width=out_width,
         temperature=temperature, epsilon=0.0 if guard is None else guard, tolerance=iteration.tolerance,
         damping=iteration.damping, ridge=iteration.ridge, GUARD=guard is not None, COMPOSE=compose,
-        KNOTS=knots, SIZE=power(2 * rows * columns), HISTORY=history,
-        SLOTS=power(max(history, 2)), HEIGHT=power(out_height), WIDTH=power(out_width),
+        KNOTS=knots, SIZE=power_above(2 * rows * columns), HISTORY=history,
+        SLOTS=power_above(max(history, 2)), HEIGHT=power_above(out_height), WIDTH=power_above(out_width),
     )  # fmt: skip
     if projected:
         seen = start = _project_taps(copy, trunk[0])
@@ -287,7 +287,7 @@ def solve_each(
         seen, start = torch.empty_like(copy, dtype=dtype), copy
         block, across = block_of(channels, contiguous=True)
         look = Launch(
-            _look, (triton.cdiv(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
+            _look, (cover(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
             height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
         )  # fmt: skip
         looks = [look]

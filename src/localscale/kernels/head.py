@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.launch import launch
+from localscale.kernels.launch import launch, power_above
 
 __all__ = [
     "cell_around",
@@ -214,13 +214,13 @@ def next_offsets(
     columns, rows = knots
     out = torch.empty(batch, 2 * rows * columns, dtype=torch.float32, device=features.device)
     weighed = torch.empty(batch, 2, height, width, dtype=torch.float32, device=features.device)
-    pixels = triton.next_power_of_2(height * width)
+    pixels = power_above(height * width)
     launch(
         _next_offsets, (batch, 1, 1), 4,
         features, weighed, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
         *features.stride(), temperature, 0.0 if guard is None else guard,
-        PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), HEIGHT=triton.next_power_of_2(height),
-        WIDTH=triton.next_power_of_2(width), KNOTS=triton.next_power_of_2(max(knots)),
+        PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), HEIGHT=power_above(height),
+        WIDTH=power_above(width), KNOTS=power_above(max(knots)),
         GUARD=guard is not None, COMPOSE=outer is not None,
     )  # fmt: skip
     return out

@@ -27,7 +27,7 @@ from localscale.kernels.head import (
     raw_parameters,
     warps_for,
 )
-from localscale.kernels.launch import launch
+from localscale.kernels.launch import launch, power_above
 
 __all__ = ["increments"]
 
@@ -100,7 +100,7 @@ def _settings(weighed: Tensor, knots: tuple[int, int], temperature: float, guard
     """What both ways are launched with."""
     height, width = weighed.shape[2:]
     w_batch, w_head, w_row, w_column = weighed.stride()
-    tall, wide, most = (triton.next_power_of_2(size) for size in (height, width, max(knots)))
+    tall, wide, most = (power_above(size) for size in (height, width, max(knots)))
     return {
         "warps": warps_for(most, tall, wide), "height": height, "width": width, "rows": knots[1], "columns": knots[0],
         "w_batch": w_batch, "w_head": w_head, "w_row": w_row, "w_column": w_column,

@@ -7,12 +7,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Launch", "launch"]
+__all__ = ["Launch", "cover", "launch", "power_above"]
 
 Grid = tuple[int, int, int]
 
 # What Triton compiled, by all that it depends on. Triton's own way to find it takes longer than most kernels run.
 _PROGRAMS: dict[tuple[Any, ...], Any] = {}
+
+
+def cover(count: int, block: int) -> int:
+    """How many blocks it takes for ``count``.
+
+    >>> cover(9, 4)
+    3
+    """
+    return -(-count // block)  # triton.cdiv takes longer than some kernels run
+
+
+def power_above(number: int) -> int:
+    """The least power of two that is not below ``number``.
+
+    >>> [power_above(number) for number in (1, 2, 3, 64)]
+    [1, 2, 4, 64]
+    """
+    return 1 << (number - 1).bit_length()
 
 
 class Launch:

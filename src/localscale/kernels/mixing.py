@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.launch import Launch
+from localscale.kernels.launch import Launch, power_above
 
 __all__ = ["Iteration", "mix"]
 
@@ -177,7 +177,7 @@ class Iteration:
         mix_all = Launch(
             _mix, (batch, 1, 1), 4, self.point, image, self.best_point, self.best_image, self.best, self.active,
             self.steps, self.points, self.errors, size=size, rows=self.lattice[0], columns=self.lattice[1],
-            tolerance=self.tolerance, damping=self.damping, ridge=self.ridge, WIDTH=triton.next_power_of_2(size),
-            HISTORY=history, SLOTS=triton.next_power_of_2(max(history, 2)),
+            tolerance=self.tolerance, damping=self.damping, ridge=self.ridge, WIDTH=power_above(size),
+            HISTORY=history, SLOTS=power_above(max(history, 2)),
         )  # fmt: skip
         mix_all(number)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from localscale.kernels.launch import power_above
+
 __all__ = ["addresses", "between", "block_of", "corners", "pixels_of"]
 
 FEW = 8  # channels, up to which they are read one after the other, each for many pixels
@@ -18,7 +20,7 @@ def block_of(channels: int, contiguous: bool) -> tuple[int, int]:
     if not contiguous or channels <= FEW:
         return 256, 1
     divisor = channels & -channels
-    across = min(divisor if divisor >= 32 else triton.next_power_of_2(channels), 256)
+    across = min(divisor if divisor >= 32 else power_above(channels), 256)
     return 1024 // across, across
 
 

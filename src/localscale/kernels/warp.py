@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localscale.kernels.choice import launched, only_once
-from localscale.kernels.launch import launch
+from localscale.kernels.launch import cover, launch, power_above
 from localscale.kernels.places import addresses, between, block_of, corners, pixels_of
 from localscale.layouts import Layout, Tokens
 
@@ -175,11 +175,11 @@ def _view(x: Tensor, width: int, channels_last: bool) -> _View:
 def _blocks(view: _View, channels: int, height: int, width: int, prefix: int) -> tuple[int, dict[str, int]]:
     """How many programs an image takes, and what each of them works on."""
     pixels, across = block_of(channels, view.channel == 1)
-    tile = min(triton.next_power_of_2(width), 32) if across == 1 and not prefix else 0
+    tile = min(power_above(width), 32) if across == 1 and not prefix else 0
     blocks = {"PIXELS": pixels, "CHANNELS": across, "TILE": tile}
     if tile:
-        return triton.cdiv(height, pixels // tile) * triton.cdiv(width, tile), blocks
-    return triton.cdiv(prefix + height * width, pixels), blocks
+        return cover(height, pixels // tile) * cover(width, tile), blocks
+    return cover(prefix + height * width, pixels), blocks
 
 
 def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int], bool]:
@@ -296,7 +296,7 @@ def _table_gradient(flow: Tensor, table: Tensor) -> Tensor:
     else:
         gathered = torch.empty(batch, tables, rows, columns, dtype=flow.dtype, device=flow.device)
         reach = 2 * width // max(columns - 1, 1) + 2  # pixels of a line that a knot has a part in
-        across = min(triton.next_power_of_2(reach), 64)
+        across = min(power_above(reach), 64)
         launch(
             _to_table, (rows * columns, tables, batch), 4 if across == 64 else 1, flow, gathered,
             height, width, rows, columns, flow.stride(0), flow.stride(1),
