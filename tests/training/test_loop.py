@@ -114,6 +114,12 @@ def test_mixup_of_odd_batches_is_refused():
         recipe.check()
 
 
+def test_a_norm_before_the_classifier_needs_two_images():
+    settings = dataclasses.replace(RECIPE.optimization, batch_size=1)
+    with pytest.raises(ConfigError, match="each process has 1; try --batch-size 2"):
+        loop_of(optimization=settings, head_norm=True)
+
+
 def test_mixup_of_odd_shares_is_refused():
     settings = dataclasses.replace(RECIPE.optimization, batch_size=6)
     recipe = dataclasses.replace(RECIPE, optimization=settings, regularization=Regularization(mixup=0.8))
@@ -252,6 +258,11 @@ def test_the_innermost_blocks_are_the_ones_that_are_repeated(name: str, blocks: 
         found = repeated_blocks(timm.create_model(name))
     assert Counter(type(block).__name__ for block in found) == blocks
     assert not any(inner in found for block in found for inner in block.modules() if inner is not block)
+
+
+def test_a_backbone_without_any_is_told(caplog: pytest.LogCaptureFixture):
+    loop_of(compile_blocks=True)
+    assert caplog.messages == ["Linear repeats no blocks: nothing is compiled"]
 
 
 class Widened(nn.Module):

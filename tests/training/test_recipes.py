@@ -92,6 +92,7 @@ RATES = {"resnet": 1e-4, "vit": 1e-4, "deit": 1e-4, "beit": 1e-4, "dinov2": 2e-5
 @pytest.mark.parametrize("row", MNIST)
 def test_mnist_is_trained_as_in_the_paper(row: str):
     for backbone, recipe in recipes("mnist", row).items():
+        assert recipe.head_norm == BACKBONES[backbone].from_scratch
         epochs = 40 if recipe.needs_start else 90 if row.endswith(("_joint", "_long")) else 50
         assert recipe.optimization.epochs == epochs
         family = backbone.partition("_")[0].rstrip("0123456789") if "dinov2" not in backbone else "dinov2"

@@ -217,9 +217,15 @@ def test_the_norm_has_no_weights_and_becomes_part_of_the_matrix():
     torch.testing.assert_close(model(images), expected)
 
 
-def test_classifiers_that_are_not_linear_are_refused():
-    model = create_backbone("test_vit", classes=0, pretrained="none", image_size=64)
-    with pytest.raises(
-        ConfigError, match="head_norm goes before a linear classifier, and VisionTransformer's is Ident"
-    ):
+@pytest.mark.parametrize(
+    ("name", "classes", "found"),
+    [
+        ("test_vit", 0, "VisionTransformer's is Identity"),
+        ("volo_d1_224", 7, r"VOLO's is several layers \(head, aux_head\)"),
+    ],
+)
+def test_classifiers_that_are_not_linear_are_refused(name: str, classes: int, found: str):
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=classes)
+    with pytest.raises(ConfigError, match=f"head_norm goes before a linear classifier, and {found}; leave it out"):
         standardise_head(model)

@@ -37,14 +37,14 @@ VIT_SITES = ("blocks.0", "blocks.4", "blocks.8")
 class Backbone:
     """A backbone's name in timm, places for canonicalizers after the image, the paper's MNIST rate, and its weights.
 
-    ``head_norm`` goes to the recipes for classifiers.
+    What must learn ``from_scratch`` has a norm before its classifier on MNIST.
     """
 
     timm_name: str
     sites: tuple[str, ...]
     mnist_rate: float = 1e-4
     pretrained: str = "timm"
-    head_norm: bool = False
+    from_scratch: bool = False
 
 
 BACKBONES: dict[str, Backbone] = {
@@ -65,8 +65,8 @@ BACKBONES: dict[str, Backbone] = {
     "dinov2_base": Backbone("vit_base_patch14_dinov2", VIT_SITES, 2e-5),
     "efficientnet_lite0": Backbone("tf_efficientnet_lite0", ("blocks.2", "blocks.3", "blocks.5")),
     "starnet_s100": Backbone("starnet_s100", ("stages.1", "stages.2", "stages.3"), 1e-3, pretrained="none"),
-    "hrvit_b1": Backbone("hrvit_b1", ("stem.1", "stages.0", "stages.1"), 1e-3, pretrained="none", head_norm=True),
-    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, 2e-3, pretrained="none", head_norm=True),
+    "hrvit_b1": Backbone("hrvit_b1", ("stem.1", "stages.0", "stages.1"), 1e-3, pretrained="none", from_scratch=True),
+    "resformer_tiny": Backbone("resformer_tiny_patch16_224", VIT_SITES, 2e-3, pretrained="none", from_scratch=True),
 }
 
 
@@ -121,7 +121,7 @@ def create_backbone(
 def standardise_head(model: Any) -> None:
     """Put a BatchNorm without weights before the classifier; after training the two are one matrix.
 
-    The features that a random transformer gives to images which are mostly background differ by a hundredth of their
+    The features that a random ViT gives to images which are mostly background differ by one or two hundredths of their
     length: the classifier learns the noise of its own steps long before what tells images apart.
 
     >>> model = timm.create_model("test_vit", num_classes=7)
@@ -129,14 +129,13 @@ def standardise_head(model: Any) -> None:
     >>> model.get_classifier()[1]
     Linear(in_features=64, out_features=7, bias=True)
     """
-    head = model.get_classifier()
-    if not isinstance(head, nn.Linear):
+    head, name = model.get_classifier(), model.pretrained_cfg["classifier"]
+    if not isinstance(head, nn.Linear) or not isinstance(name, str):
+        found = type(head).__name__ if isinstance(name, str) else f"several layers ({', '.join(name)})"
         raise ConfigError(
-            f"head_norm goes before a linear classifier, and {type(model).__name__}'s is {type(head).__name__}; "
-            "leave it out"
+            f"head_norm goes before a linear classifier, and {type(model).__name__}'s is {found}; leave it out"
         )
-    norm = nn.BatchNorm1d(head.in_features, affine=False)
-    model.set_submodule(model.pretrained_cfg["classifier"], nn.Sequential(norm, head))
+    model.set_submodule(name, nn.Sequential(nn.BatchNorm1d(head.in_features, affine=False), head))
 
 
 def sketch_of(name: str) -> Any:

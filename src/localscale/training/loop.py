@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -25,7 +26,9 @@ from localscale.training.recipe import Recipe
 from localscale.training.regularization import mixing, smoothing
 from localscale.training.task import Batches, Shard, Task, seed_of
 
-__all__ = ["Epoch", "Loop", "Position"]
+logger = logging.getLogger(__name__)
+
+__all__ = ["Epoch", "Loop", "Position", "repeated_blocks"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,15 @@ class Loop:
                 f"mixup needs an even number of images in each process, not {share}; "
                 f"try --batch-size {(share + 1) * self.shard.world}"
             )
+        if recipe.head_norm and share < 2:
+            raise ConfigError(
+                f"head_norm compares the images of a batch, and each process has {share}; "
+                f"try --batch-size {2 * self.shard.world}"
+            )
         groups = settings.backbone_groups(backbone)
         blocks = repeated_blocks(backbone) if compile_blocks else []
+        if compile_blocks and not blocks:
+            logger.warning("%s repeats no blocks: nothing is compiled", type(backbone).__name__)
         self.model = recipe.build(backbone)
         if blocks:  # older versions of torch count all shapes of all blocks together, and give up at eight
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)

@@ -49,7 +49,7 @@ class Recipe:
     head_width: int = 256
     """Channels of the head that segments; classifiers have none."""
     head_norm: bool = False
-    """Standardise the features before the classifier, without which transformers from random weights do not learn."""
+    """Standardise the features before the classifier: for transformers that learn from random weights."""
     precision: Literal["no", "bf16"] = "bf16"
     """bf16: matrix products in half precision; maps and solvers are always float32."""
     max_skipped: int = 20

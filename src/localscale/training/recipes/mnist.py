@@ -176,7 +176,7 @@ def _make(prefix: str, row: str, backbone: Backbone) -> Recipe:
         learning_rate=backbone.mnist_rate,
         canonicalizer_rate=kind.canonicalizer_rate or backbone.mnist_rate,
     )
-    return dataclasses.replace(make(kind, prefix, row, backbone, optimization), head_norm=backbone.head_norm)
+    return dataclasses.replace(make(kind, prefix, row, backbone, optimization), head_norm=backbone.from_scratch)
 
 
 MNIST_ROWS: dict[str, Callable[[str, str, Backbone], Recipe]] = dict.fromkeys(KINDS, _make)
