@@ -1,5 +1,6 @@
 """Backbones by name, with the weights and the head they should have."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from localscale.errors import CheckpointError, ConfigError, DataError
-from localscale.training.backbones import BACKBONES, create_backbone, load_weights, normalisation, standardise_head
+from localscale.training.backbones import (
+    BACKBONES,
+    create_backbone,
+    load_weights,
+    normalisation,
+    repeated_blocks,
+    standardise_head,
+)
 
 DEIT = Path(__file__).resolve().parents[3] / "shared" / "data" / "weights" / "deit_tiny_patch16_224.safetensors"
 
@@ -229,3 +237,24 @@ def test_classifiers_that_are_not_linear_are_refused(name: str, classes: int, fo
         model = timm.create_model(name, num_classes=classes)
     with pytest.raises(ConfigError, match=f"head_norm goes before a linear classifier, and {found}; leave it out"):
         standardise_head(model)
+
+
+# What can be compiled by itself
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks"),
+    [
+        ("vit_tiny_patch16_224", {"Block": 12}),
+        ("swin_tiny_patch4_window7_224", {"SwinTransformerBlock": 12}),
+        ("resnet50", {"Bottleneck": 16}),
+        ("tf_efficientnet_lite0", {"InvertedResidual": 15}),  # and one block that is not repeated
+        ("starnet_s100", {"Block": 8, "ConvBN": 5}),
+        ("hrvit_b1", {"HRViTBlock": 35, "Bottleneck": 4}),
+    ],
+)
+def test_the_innermost_blocks_are_the_ones_that_are_repeated(name: str, blocks: dict[str, int]):
+    with torch.device("meta"):
+        found = repeated_blocks(timm.create_model(name))
+    assert Counter(type(block).__name__ for block in found) == blocks
+    assert not any(inner in found for block in found for inner in block.modules() if inner is not block)

@@ -242,8 +242,8 @@ def solve_each(
     (rows, columns), dtype = iteration.lattice, product_dtype()
     wide, last = len(trunk[1]), len(trunk[3])
     stride, next_stride = strides
-    mid_height, mid_width = -(-height // stride), -(-width // stride)
-    out_height, out_width = -(-mid_height // next_stride), -(-mid_width // next_stride)
+    mid_height, mid_width = cover(height, stride), cover(width, stride)
+    out_height, out_width = cover(mid_height, next_stride), cover(mid_width, next_stride)
     hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
     projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "create_backbone",
     "load_weights",
     "normalisation",
+    "repeated_blocks",
     "sketch_of",
     "standardise_head",
     "whole_patches",
@@ -188,6 +190,18 @@ def normalisation(model: Any) -> Normalise:
     """Mean and deviation of the images ``model`` was pretrained on."""
     config = model.pretrained_cfg
     return Normalise(tuple(config["mean"]), tuple(config["std"]))
+
+
+def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
+    """The innermost blocks that a backbone repeats: compiling each takes seconds where the whole takes minutes.
+
+    A block is of a class of the backbone's own, has parts, and stands in a list.
+    """
+    lists = [module for module in backbone.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
+    held = [x for each in lists for x in each if any(x.children()) and not type(x).__module__.startswith("torch.")]
+    counts = Counter(map(type, held))
+    blocks = {x: None for x in held if counts[type(x)] > 1}
+    return [x for x in blocks if not any(inner in blocks for inner in x.modules() if inner is not x)]
 
 
 def _for_its_size(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

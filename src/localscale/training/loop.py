@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from tqdm import tqdm
 from localscale.baselines import TrainingStep
 from localscale.errors import ConfigError, TrainingError
 from localscale.randomness import Draws
+from localscale.training.backbones import repeated_blocks
 from localscale.training.graph import Replayed
 from localscale.training.memory import memory_advice
 from localscale.training.optimization import Schedule
@@ -28,7 +28,7 @@ from localscale.training.task import Batches, Shard, Task, seed_of
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Epoch", "Loop", "Position", "repeated_blocks"]
+__all__ = ["Epoch", "Loop", "Position"]
 
 
 @dataclass(frozen=True)
@@ -210,15 +210,3 @@ class _Sums:
         self.steps += 1
         for name, value in scalars.items():
             self.totals[name] = self.totals[name] + value if name in self.totals else value.float().clone()
-
-
-def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
-    """The innermost blocks that a backbone repeats: compiling each takes seconds where the whole takes minutes.
-
-    A block is of a class of the backbone's own, has parts, and stands in a list.
-    """
-    lists = [module for module in backbone.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
-    held = [x for each in lists for x in each if any(x.children()) and not type(x).__module__.startswith("torch.")]
-    counts = Counter(map(type, held))
-    blocks = {x: None for x in held if counts[type(x)] > 1}
-    return [x for x in blocks if not any(inner in blocks for inner in x.modules() if inner is not x)]
