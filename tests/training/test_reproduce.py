@@ -47,11 +47,11 @@ def test_rows_of_a_table_can_all_start_from_one(tmp_path):
     cells = {cell.folder.parent.name: cell for cell in plan("mnist-hierarchical", seeds=1, out=tmp_path)}
     assert cells.pop("hrvit_b1-base").start is None
     base = cells.pop("resformer_tiny-base")
-    assert (base.start, base.arguments[base.arguments.index("--epochs") + 1]) == (None, "6")
+    assert (base.start, base.arguments[base.arguments.index("--epochs") + 1]) == (None, "8")
     for name, cell in cells.items():
         assert cell.start is not None
         assert cell.start.parent.name == f"{name.partition('-')[0]}-base"
-        assert cell.arguments[cell.arguments.index("--epochs") + 1] == "2"
+        assert cell.arguments[cell.arguments.index("--epochs") + 1] == "6"
 
 
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
