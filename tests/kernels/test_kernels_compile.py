@@ -22,9 +22,14 @@ def build(function, pointers, constants, **options):
 
 tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
 for kind in ("*fp32", "*bf16"):
-    for pixels, channels, tile in ((4, 256, 0), (256, 1, 32)):
-        blocks = {"PIXELS": pixels, "CHANNELS": channels, "TILE": tile, "ALIKE": tile > 0}
-        build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
+    for *sizes, ones in (
+        (768, 1, 2, 2, 256, True, ["x_channel"]),
+        (300, 0, 4, 1, 128, False, []),
+        (3, 0, 8, 32, 1, True, ["x_column", "height", "rows_x"]),  # as launched for a line
+    ):
+        blocks = dict(zip(("CHANNELS", "PREFIX", "ROWS", "COLUMNS", "ACROSS", "ALIKE"), sizes))
+        blocks |= dict.fromkeys(ones, 1)
+        build(warp._unscale, tables | {"x": kind, "out": kind}, blocks | {"GROUP": 3})
         build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
 build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
 pointers = {n: "*fp32" for n in ("features", "weighed", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}

@@ -53,7 +53,7 @@ def _around(point, row, column, height, width, rows, columns, x_row, x_column):
         point, point + rows * columns, row, column, height, width, rows, columns, rows, columns, columns, 1, columns, 1
     )
     at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, 0, x_row, x_column)
-    return at_a, at_b, at_c, at_d, s[:, None], t[:, None]
+    return at_a[:, None], at_b[:, None], at_c[:, None], at_d[:, None], s[:, None], t[:, None]
 
 
 @triton.jit(do_not_specialize=["number"])

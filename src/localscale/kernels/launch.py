@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Launch", "cover", "launch", "power_above"]
+__all__ = ["Grid", "Launch", "cover", "launch", "power_above"]
 
 Grid = tuple[int, int, int]
 

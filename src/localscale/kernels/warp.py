@@ -19,8 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from localscale.kernels.choice import launched, only_once
-from localscale.kernels.launch import cover, launch, power_above
-from localscale.kernels.places import addresses, between, block_of, corners, pixels_of
+from localscale.kernels.launch import Grid, cover, launch, power_above
+from localscale.kernels.places import addresses, between, block_of, corners, tile_of
 from localscale.layouts import Layout, Tokens
 
 __all__ = ["fused_unscale", "launch_unscale", "unscale_apart"]
@@ -47,47 +47,63 @@ def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -
 
 @triton.jit
 def _unscale(
-    x, out, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
+    x, out, along_x, along_y, height, width, rows_x, columns_x, rows_y, columns_y,
     x_batch, x_channel, x_row, x_column, out_batch, out_channel, out_row, out_column,
     tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, ALIKE: tl.constexpr,
+    PREFIX: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
+    GROUP: tl.constexpr, ALIKE: tl.constexpr,
 ):  # fmt: skip
-    batch = tl.program_id(1).to(tl.int64)
-    place, row, column, moved = pixels_of(tl.program_id(0), prefix, height, width, PIXELS, TILE)
+    """A tile of pixels; ``GROUP`` times ``ACROSS`` of their channels are read before any is written.
+
+    Where a pixel lies in its image is a number of 32 bits: it takes half the instructions that one of 64 does.
+    """
+    batch = tl.program_id(2).to(tl.int64)
+    x, out = x + batch * x_batch, out + batch * out_batch
+    row, column, _ = tile_of(height, width, ROWS, COLUMNS)
     if ALIKE:
         rows_y, columns_y, ty_row, ty_column = rows_x, columns_x, tx_row, tx_column
     left, right, top, bottom, s, t, _, _ = corners(
         along_x + batch * tx_batch, along_y + batch * ty_batch, row, column, height, width,
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
-    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, prefix * x_column, x_row, x_column)
-    s, t = s[:, None], t[:, None]
-    where = (prefix * out_column + row * out_row + column * out_column)[:, None]
-    for start in range(0, channels, CHANNELS):
-        channel = start + tl.arange(0, CHANNELS)
-        there = (channel < channels)[None, :]
-        source = x + batch * x_batch + channel.to(tl.int64)[None, :] * x_channel
-        target = out + batch * out_batch + channel.to(tl.int64)[None, :] * out_channel
-        mask = moved[:, None] & there
-        value = between(source, at_a, at_b, at_c, at_d, s, t, mask)
-        tl.store(target + where, value.to(out.dtype.element_ty), mask=mask)
-        if TILE == 0:  # prefix tokens stay as they are
-            still = (place < prefix)[:, None] & there
-            kept = tl.load(source + (place * x_column)[:, None], mask=still, other=0)
-            tl.store(target + (place * out_column)[:, None], kept, mask=still)
+    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, PREFIX * x_column, x_row, x_column)
+    where = PREFIX * out_column + row * out_row + column * out_column
+    lane = tl.arange(0, ACROSS)
+    here, there = (lane * x_channel)[None, None, :], (lane * out_channel)[None, None, :]
+    at_a, at_b = at_a[:, :, None] + here, at_b[:, :, None] + here
+    at_c, at_d = at_c[:, :, None] + here, at_d[:, :, None] + here
+    where, s, t = where[:, :, None] + there, s[:, :, None], t[:, :, None]
+    for start in range(0, CHANNELS, ACROSS * GROUP):
+        values = ()
+        for i in tl.static_range(GROUP):
+            first = start + i * ACROSS
+            mask = None if CHANNELS % (ACROSS * GROUP) == 0 else (first + lane < CHANNELS)[None, None, :]
+            value = between(x + first * x_channel, at_a, at_b, at_c, at_d, s, t, mask)
+            values += (value,)  # type: ignore[assignment]
+        for i in tl.static_range(GROUP):
+            first = start + i * ACROSS
+            mask = None if CHANNELS % (ACROSS * GROUP) == 0 else (first + lane < CHANNELS)[None, None, :]
+            tl.store(out + first * out_channel + where, values[i].to(out.dtype.element_ty), mask=mask)
+    if PREFIX > 0 and tl.program_id(1) == 0:  # prefix tokens stay as they are
+        for token in range(tl.program_id(0), PREFIX, tl.num_programs(0)):
+            for start in range(0, CHANNELS, ACROSS):
+                channel = start + lane
+                kept = tl.load(x + token * x_column + channel * x_channel, mask=channel < CHANNELS)
+                tl.store(out + token * out_column + channel * out_channel, kept, mask=channel < CHANNELS)
 
 
 @triton.jit
 def _unscale_backward(
-    grad, x, to_x, to_flow, along_x, along_y, height, width, prefix, channels, rows_x, columns_x, rows_y, columns_y,
+    grad, x, to_x, to_flow, along_x, along_y, height, width, rows_x, columns_x, rows_y, columns_y,
     g_batch, g_channel, g_row, g_column, x_batch, x_channel, x_row, x_column,
     tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
-    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, ALIKE: tl.constexpr,
-    WANT_X: tl.constexpr, WANT_MAP: tl.constexpr,
+    PREFIX: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
+    ALIKE: tl.constexpr, WANT_X: tl.constexpr, WANT_MAP: tl.constexpr,
 ):  # fmt: skip
     """Gradients to the features, in ``to_x`` (laid out as ``x``), and to each pixel's displacement, in ``to_flow``."""
-    batch = tl.program_id(1).to(tl.int64)
-    place, row, column, moved = pixels_of(tl.program_id(0), prefix, height, width, PIXELS, TILE)
+    batch = tl.program_id(2).to(tl.int64)
+    grad, x, to_x = grad + batch * g_batch, x + batch * x_batch, to_x + batch * x_batch
+    row, column, moved = tile_of(height, width, ROWS, COLUMNS)
     if ALIKE:
         rows_y, columns_y, ty_row, ty_column = rows_x, columns_x, tx_row, tx_column
     left, right, top, bottom, s, t, inside_x, inside_y = corners(
@@ -95,33 +111,39 @@ def _unscale_backward(
         rows_x, columns_x, rows_y, columns_y, tx_row, tx_column, ty_row, ty_column,
     )  # fmt: skip
     dtype = along_x.dtype.element_ty
-    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, prefix * x_column, x_row, x_column)
-    s, t = s[:, None], t[:, None]
-    at_grad = (prefix * g_column + row * g_row + column * g_column)[:, None]
-    slope_x, slope_y = tl.zeros((PIXELS,), dtype), tl.zeros((PIXELS,), dtype)
-    for start in range(0, channels, CHANNELS):
-        channel = start + tl.arange(0, CHANNELS)
-        there = (channel < channels)[None, :]
-        mask = moved[:, None] & there
-        shift = channel.to(tl.int64)[None, :] * x_channel + batch * x_batch
-        g_shift = channel.to(tl.int64)[None, :] * g_channel + batch * g_batch
-        g = tl.load(grad + g_shift + at_grad, mask=mask, other=0).to(dtype)
+    at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, PREFIX * x_column, x_row, x_column)
+    at_grad = PREFIX * g_column + row * g_row + column * g_column
+    lane = tl.arange(0, ACROSS)
+    here = (lane * x_channel)[None, None, :]
+    at_a, at_b = at_a[:, :, None] + here, at_b[:, :, None] + here
+    at_c, at_d = at_c[:, :, None] + here, at_d[:, :, None] + here
+    at_grad, s, t = at_grad[:, :, None] + (lane * g_channel)[None, None, :], s[:, :, None], t[:, :, None]
+    slope_x, slope_y = tl.zeros((ROWS, COLUMNS), dtype), tl.zeros((ROWS, COLUMNS), dtype)
+    for start in range(0, CHANNELS, ACROSS):
+        mask = moved[:, :, None]
+        if CHANNELS % ACROSS != 0:
+            mask = mask & (start + lane < CHANNELS)[None, None, :]
+        g = tl.load(grad + start * g_channel + at_grad, mask=mask, other=0).to(dtype)
         if WANT_MAP:
-            a = tl.load(x + shift + at_a, mask=mask, other=0).to(dtype)
-            b = tl.load(x + shift + at_b, mask=mask, other=0).to(dtype)
-            c = tl.load(x + shift + at_c, mask=mask, other=0).to(dtype)
-            d = tl.load(x + shift + at_d, mask=mask, other=0).to(dtype)
-            slope_x += tl.sum(g * ((b - a) + t * ((d - c) - (b - a))), axis=1)
-            slope_y += tl.sum(g * ((c - a) + s * ((d - b) - (c - a))), axis=1)
+            source = x + start * x_channel
+            a = tl.load(source + at_a, mask=mask, other=0).to(dtype)
+            b = tl.load(source + at_b, mask=mask, other=0).to(dtype)
+            c = tl.load(source + at_c, mask=mask, other=0).to(dtype)
+            d = tl.load(source + at_d, mask=mask, other=0).to(dtype)
+            slope_x += tl.sum(g * ((b - a) + t * ((d - c) - (b - a))), axis=2)
+            slope_y += tl.sum(g * ((c - a) + s * ((d - b) - (c - a))), axis=2)
         if WANT_X:
-            tl.atomic_add(to_x + shift + at_a, g * (1 - s) * (1 - t), mask=mask, sem="relaxed")
-            tl.atomic_add(to_x + shift + at_b, g * s * (1 - t), mask=mask, sem="relaxed")
-            tl.atomic_add(to_x + shift + at_c, g * (1 - s) * t, mask=mask, sem="relaxed")
-            tl.atomic_add(to_x + shift + at_d, g * s * t, mask=mask, sem="relaxed")
-            if TILE == 0:
-                still = (place < prefix)[:, None] & there
-                kept = tl.load(grad + g_shift + (place * g_column)[:, None], mask=still, other=0).to(dtype)
-                tl.atomic_add(to_x + shift + (place * x_column)[:, None], kept, mask=still, sem="relaxed")
+            target = to_x + start * x_channel
+            tl.atomic_add(target + at_a, g * (1 - s) * (1 - t), mask=mask, sem="relaxed")
+            tl.atomic_add(target + at_b, g * s * (1 - t), mask=mask, sem="relaxed")
+            tl.atomic_add(target + at_c, g * (1 - s) * t, mask=mask, sem="relaxed")
+            tl.atomic_add(target + at_d, g * s * t, mask=mask, sem="relaxed")
+    if WANT_X and PREFIX > 0 and tl.program_id(1) == 0:  # nobody else looks at prefix tokens
+        for token in range(tl.program_id(0), PREFIX, tl.num_programs(0)):
+            for start in range(0, CHANNELS, ACROSS):
+                channel = start + lane
+                kept = tl.load(grad + token * g_column + channel * g_channel, mask=channel < CHANNELS)
+                tl.store(to_x + token * x_column + channel * x_channel, kept.to(dtype), mask=channel < CHANNELS)
     if WANT_MAP:
         flow = to_flow + batch * 2 * height * width + row * width + column
         tl.store(flow, tl.where(inside_x, slope_x * (width - 1), 0), mask=moved)
@@ -172,14 +194,24 @@ def _view(x: Tensor, width: int, channels_last: bool) -> _View:
     return _View(batch, rest[2], rest[0], rest[1]) if channels_last else _View(batch, rest[0], rest[1], rest[2])
 
 
-def _blocks(view: _View, channels: int, height: int, width: int, prefix: int) -> tuple[int, dict[str, int]]:
-    """How many programs an image takes, and what each of them works on."""
+def _blocks(x: Tensor, view: _View, channels: int, height: int, width: int) -> tuple[Grid, dict[str, int]]:
+    """The programs that a batch takes, and what each of them works on at a time."""
     pixels, across = block_of(channels, view.channel == 1)
-    tile = min(power_above(width), 32) if across == 1 and not prefix else 0
-    blocks = {"PIXELS": pixels, "CHANNELS": across, "TILE": tile}
-    if tile:
-        return cover(height, pixels // tile) * cover(width, tile), blocks
-    return cover(prefix + height * width, pixels), blocks
+    if across == 1:
+        columns = min(power_above(width), 32)
+    else:  # a piece of 16 bytes for each of 128 threads, and tiles that fit the width
+        across = min(across, 512 // x.element_size())
+        pixels = 2048 // (across * x.element_size())
+        columns = min(width & -width, pixels)
+    rows = min(power_above(height), pixels // columns)
+    blocks = {"CHANNELS": channels, "ROWS": rows, "COLUMNS": columns, "ACROSS": across}
+    return (cover(width, columns), cover(height, rows), len(x)), blocks
+
+
+def _group(channels: int, across: int) -> int:
+    """How many blocks of channels to read before any is written."""
+    blocks = cover(channels, across)
+    return min(blocks, 4) if across == 1 else next(n for n in (3, 2, 1) if blocks % n == 0)
 
 
 def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int], bool]:
@@ -211,12 +243,12 @@ def launch_unscale(
     out = torch.empty_like(x)
     channels = _channels(x, channels_last)
     view, target = _view(x, width, channels_last), _view(out, width, channels_last)
-    programs, blocks = _blocks(view, channels, height, width, prefix)
+    grid, blocks = _blocks(x, view, channels, height, width)
     sizes, strides, alike = _as_tables(along_x, along_y)
     launch(
-        _unscale, (programs, len(x), 1), 4,
-        x, out, along_x, along_y, height, width, prefix, channels, *sizes, *view, *target, *strides,
-        **blocks, ALIKE=alike,
+        _unscale, grid, 4,
+        x, out, along_x, along_y, height, width, *sizes, *view, *target, *strides,
+        PREFIX=prefix, **blocks, GROUP=_group(channels, blocks["ACROSS"]), ALIKE=alike,
     )  # fmt: skip
     return out
 
@@ -247,12 +279,12 @@ def _launch_backward(
     if want_x and _view(to_x, width, channels_last) != view:  # a part of a larger tensor; its gradient is none
         x = torch.empty_like(x).copy_(x)
         view = _view(x, width, channels_last)
-    programs, blocks = _blocks(view, channels, height, width, prefix)
+    grid, blocks = _blocks(x, view, channels, height, width)
     sizes, strides, alike = _as_tables(along_x, along_y)
     launch(
-        _unscale_backward, (programs, len(x), 1), 4,
-        grad, x, to_x, flow, along_x, along_y, height, width, prefix, channels, *sizes, *given, *view, *strides,
-        **blocks, ALIKE=alike, WANT_X=want_x, WANT_MAP=want_map,
+        _unscale_backward, grid, 4,
+        grad, x, to_x, flow, along_x, along_y, height, width, *sizes, *given, *view, *strides,
+        PREFIX=prefix, **blocks, ALIKE=alike, WANT_X=want_x, WANT_MAP=want_map,
     )  # fmt: skip
     if not want_map:
         return to_x, flow.new_empty(0), flow.new_empty(0)
