@@ -24,7 +24,7 @@ from benchmarks.speed_settings import (
     verdict,
 )
 from localscale.conventions import pixel_positions, to_grid_sample
-from localscale.layouts import Layout, Tokens, as_nchw
+from localscale.layouts import Layout, Tokens, as_nchw, pixels_of
 from localscale.maps import GridMap
 from localscale.training.graph import Replayed
 
@@ -94,7 +94,7 @@ def _half_grid(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
 
 
 def _grid_made(x: Tensor, layout: Layout, offsets: Tensor) -> Tensor:
-    height, width = as_nchw(x, layout)[0].shape[-2:]
+    height, width = pixels_of(x, layout)
     return _grid_sample(x, layout, to_grid_sample(pixel_positions(GridMap(offsets).flow(height, width))))
 
 

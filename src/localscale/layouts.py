@@ -11,7 +11,7 @@ from torch import Tensor
 
 from localscale.errors import ShapeError
 
-__all__ = ["Layout", "Tokens", "as_nchw", "same_aspect"]
+__all__ = ["Layout", "Tokens", "as_nchw", "pixels_of", "same_aspect"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,28 @@ def same_aspect(pixels: tuple[int, ...], image_size: tuple[int, ...]) -> bool:
     return abs(height * image_width - width * image_height) <= max(image_height, image_width)
 
 
+def pixels_of(x: Tensor, layout: Layout) -> tuple[int, int]:
+    """Height and width of ``x`` in pixels or patches; a tensor that cannot be laid out so is refused.
+
+    >>> pixels_of(torch.rand(2, 1 + 6, 8), Tokens(2, 3, prefix=1)), pixels_of(torch.rand(2, 5, 4, 8), "NHWC")
+    ((2, 3), (5, 4))
+    """
+    if isinstance(layout, Tokens):
+        if x.dim() != 3 or x.shape[1] != layout.length:
+            raise ShapeError(
+                f"tokens have shape {tuple(x.shape)}; expected (batch, {layout.length}, channels) for "
+                f"{layout.prefix} prefix tokens and {layout.height}×{layout.width} patches"
+            )
+        return layout.height, layout.width
+    if layout not in ("NCHW", "NHWC", "NHW"):
+        raise ShapeError(f'layout is {layout!r}; expected "NCHW", "NHWC", "NHW" or Tokens(height, width, prefix)')
+    rank = len(layout)
+    if x.dim() != rank:
+        raise ShapeError(f"a tensor of shape {tuple(x.shape)} came as {layout}; expected {rank} dimensions")
+    height = layout.index("H")
+    return x.shape[height], x.shape[height + 1]
+
+
 def as_nchw(x: Tensor, layout: Layout) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """``x`` seen as ``(B, C, H, W)``, and the function that brings such a tensor back into ``layout``.
 
@@ -54,24 +76,15 @@ def as_nchw(x: Tensor, layout: Layout) -> tuple[Tensor, Callable[[Tensor], Tenso
     >>> view.shape, back(view).shape
     (torch.Size([2, 8, 2, 3]), torch.Size([2, 7, 8]))
     """
+    pixels = pixels_of(x, layout)
     if isinstance(layout, Tokens):
-        if x.dim() != 3 or x.shape[1] != layout.length:
-            raise ShapeError(
-                f"tokens have shape {tuple(x.shape)}; expected (batch, {layout.length}, channels) for "
-                f"{layout.prefix} prefix tokens and {layout.height}×{layout.width} patches"
-            )
-        grid = x[:, layout.prefix :].transpose(1, 2).unflatten(2, (layout.height, layout.width))
+        grid = x[:, layout.prefix :].transpose(1, 2).unflatten(2, pixels)
 
         def to_tokens(y: Tensor) -> Tensor:
             patches = y.flatten(2).transpose(1, 2)
             return torch.cat((x[:, : layout.prefix], patches), dim=1) if layout.prefix else patches
 
         return grid, to_tokens
-    rank = {"NCHW": 4, "NHWC": 4, "NHW": 3}.get(layout)
-    if rank is None:
-        raise ShapeError(f'layout is {layout!r}; expected "NCHW", "NHWC", "NHW" or Tokens(height, width, prefix)')
-    if x.dim() != rank:
-        raise ShapeError(f"a tensor of shape {tuple(x.shape)} came as {layout}; expected {rank} dimensions")
     if layout == "NHWC":
         return x.permute(0, 3, 1, 2), lambda y: y.permute(0, 2, 3, 1)
     if layout == "NHW":

@@ -9,7 +9,7 @@ from torch import Tensor
 from localscale import kernels
 from localscale.conventions import pixel_positions
 from localscale.errors import MapError, ShapeError, near_misses
-from localscale.layouts import Layout, as_nchw
+from localscale.layouts import Layout, as_nchw, pixels_of
 from localscale.maps.base import InverseMethod, Map
 from localscale.maps.grid import GridMap
 from localscale.sampling import SAMPLERS, sample_displaced, sample_nearest
@@ -77,16 +77,15 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
         raise ShapeError(f'x has dtype {x.dtype}, which cannot be interpolated; use mode="nearest" for labels')
     if look_at.device != x.device:
         raise MapError(f"the map is on {look_at.device} and x on {x.device}; move one with .to(device)")
-    view, restore = as_nchw(x, layout)
+    height, width = pixels_of(x, layout)
     if look_at.batch not in (1, x.shape[0]):
         raise MapError(f"{look_at.batch} maps came for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
-    height, width = view.shape[-2:]
     native = mode == "bilinear" and sampler == "native"
     if native and layout != "NHW" and kernels.usable(x):
         from localscale.kernels.warp import fused_unscale
 
         return fused_unscale(x, *look_at.displacements(height, width), layout)
-    flow = look_at.flow(height, width)
+    (view, restore), flow = as_nchw(x, layout), look_at.flow(height, width)
     if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         moves = look_at.moves if isinstance(look_at, GridMap) else flow.flatten(1).any(dim=1)
         return restore(sample_displaced(view, flow, moves))

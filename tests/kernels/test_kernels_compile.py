@@ -29,7 +29,7 @@ for kind in ("*fp32", "*bf16"):
     ):
         blocks = dict(zip(("CHANNELS", "PREFIX", "ROWS", "COLUMNS", "ACROSS", "ALIKE"), sizes))
         blocks |= dict.fromkeys(ones, 1)
-        build(warp._unscale, tables | {"x": kind, "out": kind}, blocks | {"GROUP": 3})
+        build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
         build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
 build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
 pointers = {n: "*fp32" for n in ("features", "weighed", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}

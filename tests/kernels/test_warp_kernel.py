@@ -8,7 +8,7 @@ from torch import Tensor
 import localscale as ls
 from localscale import kernels
 from localscale.kernels.warp import fused_unscale
-from localscale.layouts import Layout, Tokens, as_nchw
+from localscale.layouts import Layout, Tokens, pixels_of
 from localscale.maps.base import Map
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -37,7 +37,7 @@ def some_map(kind: str, batch: int = 2, dtype: torch.dtype = torch.float32) -> M
 
 
 def fused(x: Tensor, m: Map, layout: Layout) -> Tensor:
-    height, width = as_nchw(x, layout)[0].shape[-2:]
+    height, width = pixels_of(x, layout)
     return fused_unscale(x, *m.displacements(height, width), layout)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from localscale.adapt.channel import Channel
 from localscale.canonicalizer import Canonicalizer, Site, SiteReport
 from localscale.errors import SiteError
-from localscale.layouts import Layout, Tokens, as_nchw, same_aspect
+from localscale.layouts import Layout, Tokens, as_nchw, pixels_of, same_aspect
 from localscale.maps.base import Map
 from localscale.warp import scale, unscale
 
@@ -122,9 +122,9 @@ class AdaptedSite(nn.Module):
                 if after.length == output.shape[1]:
                     return after
         elif not isinstance(layout, Tokens) and output.dim() == 4:
-            pixels = as_nchw(entered, layout)[0].shape[-2:]
+            pixels = pixels_of(entered, layout)
             both: tuple[Layout, Layout] = ("NCHW", "NHWC")  # patch embeddings may turn one into the other
-            fitting = [one for one in both if same_aspect(as_nchw(output, one)[0].shape[-2:], pixels)]
+            fitting = [one for one in both if same_aspect(pixels_of(output, one), pixels)]
             if len(fitting) == 2:  # as many channels as pixels: look at the last layer instead
                 return "NHWC" if channels_last(leaves(self.wrapped)[-1:]) else "NCHW"
             if fitting:

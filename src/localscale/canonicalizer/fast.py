@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelEvaluation", "KernelSolver", "has_gradient_kernels", "has_kernels", "solve_fast"]
 
+_Found = tuple[Tensor, Tensor, Tensor, Tensor]  # points, their images, residuals and steps
+
 MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
 
 
@@ -155,19 +157,35 @@ def _solve_now(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from localscale.kernels.equilibrium import fits, product_dtype, solve_each
     from localscale.kernels.mixing import Iteration
+    from localscale.kernels.recorded import replayed
 
-    columns, rows = knots
+    (columns, rows), weights = knots, (*trunk, *heads)
     mixing: dict[str, Any] = {"history": history, "tolerance": tolerance, "damping": damping, "ridge": ridge}
-    iteration = Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
     settings: dict[str, Any] = {"temperature": temperature, "guard": guard or None, "compose": compose}
-    if fits(trunk):
-        copy = _working_copy(features, resolution, product_dtype())
-        first, second = strides_of(copy.shape[1], copy.shape[2], 2)
+
+    def begin() -> Iteration:
+        return Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
+
+    def solve(copy: Tensor) -> _Found:
+        iteration, (first, second) = begin(), strides_of(copy.shape[1], copy.shape[2], 2)
         solve_each(copy, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
-    else:
-        copy = _working_copy(features, resolution, torch.float32)
+        return _found(iteration)
+
+    if not fits(trunk):
+        copy, iteration = _working_copy(features, resolution, torch.float32), begin()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
         _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)
+        return _found(iteration)
+    copy = _working_copy(features, resolution, product_dtype())
+    if not resolution:  # in training, whose steps can be recorded as a whole
+        return solve(copy)
+    places = tuple((weight.data_ptr(), weight.dtype) for weight in weights)
+    precision = (product_dtype(), torch.backends.cuda.matmul.fp32_precision)
+    way = (precision, places, rows, columns, max_steps, *mixing.values(), *settings.values())
+    return replayed(solve, copy, owner=trunk[0], way=way)
+
+
+def _found(iteration: Iteration) -> _Found:
     return iteration.best_point, iteration.best_image, iteration.best, iteration.steps
 
 

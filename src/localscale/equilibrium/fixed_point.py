@@ -81,7 +81,7 @@ def conclude(
 ) -> Solution:
     """What an estimate comes to; ``value`` is its image with a gradient."""
     value = estimate.image if value is None else value
-    reached = estimate.converged if on_failure == "identity" else torch.isfinite(estimate.residual)
+    reached = estimate.converged if on_failure == "identity" else estimate.residual < torch.inf
     value = torch.where(reached.view((-1,) + (1,) * (z0.dim() - 1)), value, z0)
     if on_failure != "identity" and stops_early(solver.fixed):
         _report(estimate.converged, estimate.residual, solver, on_failure)

@@ -61,7 +61,7 @@ def _shrink(
     centre, slope, start, level, tilt = _tents(rows, height, new_height, TAPS)
     source = x + batch * x_batch + channel * x_channel + column * x_column
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
-    for t in range(used):
+    for t in tl.range(0, used, loop_unroll_factor=4):
         row = start + t
         inside = (rows < new_height) & (row >= 0) & (row < height)
         weight = _weights(row, centre, slope, level, tilt)
@@ -72,7 +72,7 @@ def _shrink(
     tl.debug_barrier()
     centre, slope, start, level, tilt = _tents(new_column, width, new_width, TAPS)
     answer = tl.zeros((ROWS, NEW_WIDTH), tl.float32)
-    for t in range(used):
+    for t in tl.range(0, used, loop_unroll_factor=4):
         at = start + t
         weight = _weights(at, centre, slope, level, tilt)
         there = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]

@@ -38,7 +38,7 @@ HALF = torch.float16
 WIDEST = 128  # channels that one program can hold for its pixels
 SMALLEST = 16  # channels that a matrix unit takes
 DEPTHS = {HALF: (64, 32), torch.float32: (32,)}  # terms of a product at a time, if they are of one tap
-FIRST, GATHERED, SECOND = (64, 4), (32, 4), (64, 4)  # pixels and warps of a program in either layer
+FIRST, GATHERED, SECOND = (64, 4), (16, 4), (128, 8)  # pixels and warps of a program in either layer
 
 
 @triton.jit

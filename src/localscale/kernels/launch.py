@@ -44,9 +44,9 @@ class Launch:
         names = kernel.arg_names
         self.number = names.index("number") if "number" in names else None
         named = {"number": 0} | named if self.number is not None else named
-        if set(named) != set(names[len(values) :]):
+        self.values = [*values, *[named[name] for name in names[len(values) :] if name in named]]
+        if len(self.values) != len(names) or len(names) != len(values) + len(named):
             raise TypeError(f"the kernel takes {names}; {len(values)} values and {list(named)} came")
-        self.values = [*values, *(named[name] for name in names[len(values) :])]
         self.key = (id(kernel), warps, *[v if type(v) is int else _kind(v) for v in self.values])
         self.device = next(value.get_device() for value in self.values if isinstance(value, Tensor))
 

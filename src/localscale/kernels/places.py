@@ -26,12 +26,12 @@ def block_of(channels: int, contiguous: bool) -> tuple[int, int]:
 
 @triton.jit
 def tile_of(height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows and columns ``(ROWS, 1)`` and ``(1, COLUMNS)`` of a program's tile of an image, and which of them exist.
+    """Rows and columns of the pixels in a program's tile of an image, line by line, and which of them exist.
 
     One beyond the image is its last instead. So there is always something to read, and what is written there, twice.
     """
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    lane = tl.arange(0, ROWS * COLUMNS)  # one axis, so that neighbouring threads take neighbouring pixels
+    row, column = tl.program_id(1) * ROWS + lane // COLUMNS, tl.program_id(0) * COLUMNS + lane % COLUMNS
     there = (row < height) & (column < width)
     return tl.minimum(row, height - 1), tl.minimum(column, width - 1), there
 
@@ -74,10 +74,7 @@ def corners(
     along_x, along_y, row, column, height, width, rows_x, columns_x, rows_y, columns_y,
     tx_row, tx_column, ty_row, ty_column,
 ):  # fmt: skip
-    """Where pixels (row, column) look: the four pixels around, and the place between them.
-
-    Of rows ``(…, 1)`` and columns ``(1, …)``, what depends on one of them alone is worked out once for it.
-    """
+    """Where pixels (row, column) look: the four pixels around, and the place between them."""
     dtype = along_x.dtype.element_ty
     x = column.to(dtype) + (width - 1) * _look_up(
         along_x, row, column, height, width, rows_x, columns_x, tx_row, tx_column

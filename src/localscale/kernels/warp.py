@@ -51,9 +51,9 @@ def _unscale(
     x_batch, x_channel, x_row, x_column, out_batch, out_channel, out_row, out_column,
     tx_batch, tx_row, tx_column, ty_batch, ty_row, ty_column,
     PREFIX: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
-    GROUP: tl.constexpr, ALIKE: tl.constexpr,
+    ALIKE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of pixels; ``GROUP`` times ``ACROSS`` of their channels are read before any is written.
+    """A tile of pixels, and their channels in turn.
 
     Where a pixel lies in its image is a number of 32 bits: it takes half the instructions that one of 64 does.
     """
@@ -69,21 +69,14 @@ def _unscale(
     at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, PREFIX * x_column, x_row, x_column)
     where = PREFIX * out_column + row * out_row + column * out_column
     lane = tl.arange(0, ACROSS)
-    here, there = (lane * x_channel)[None, None, :], (lane * out_channel)[None, None, :]
-    at_a, at_b = at_a[:, :, None] + here, at_b[:, :, None] + here
-    at_c, at_d = at_c[:, :, None] + here, at_d[:, :, None] + here
-    where, s, t = where[:, :, None] + there, s[:, :, None], t[:, :, None]
-    for start in range(0, CHANNELS, ACROSS * GROUP):
-        values = ()
-        for i in tl.static_range(GROUP):
-            first = start + i * ACROSS
-            mask = None if CHANNELS % (ACROSS * GROUP) == 0 else (first + lane < CHANNELS)[None, None, :]
-            value = between(x + first * x_channel, at_a, at_b, at_c, at_d, s, t, mask)
-            values += (value,)  # type: ignore[assignment]
-        for i in tl.static_range(GROUP):
-            first = start + i * ACROSS
-            mask = None if CHANNELS % (ACROSS * GROUP) == 0 else (first + lane < CHANNELS)[None, None, :]
-            tl.store(out + first * out_channel + where, values[i].to(out.dtype.element_ty), mask=mask)
+    here, there = (lane * x_channel)[None, :], (lane * out_channel)[None, :]
+    at_a, at_b = at_a[:, None] + here, at_b[:, None] + here
+    at_c, at_d = at_c[:, None] + here, at_d[:, None] + here
+    where, s, t = where[:, None] + there, s[:, None], t[:, None]
+    for start in range(0, CHANNELS, ACROSS):
+        mask = None if CHANNELS % ACROSS == 0 else (start + lane < CHANNELS)[None, :]
+        value = between(x + start * x_channel, at_a, at_b, at_c, at_d, s, t, mask)
+        tl.store(out + start * out_channel + where, value.to(out.dtype.element_ty), mask=mask)
     if PREFIX > 0 and tl.program_id(1) == 0:  # prefix tokens stay as they are
         for token in range(tl.program_id(0), PREFIX, tl.num_programs(0)):
             for start in range(0, CHANNELS, ACROSS):
@@ -114,15 +107,15 @@ def _unscale_backward(
     at_a, at_b, at_c, at_d = addresses(left, right, top, bottom, PREFIX * x_column, x_row, x_column)
     at_grad = PREFIX * g_column + row * g_row + column * g_column
     lane = tl.arange(0, ACROSS)
-    here = (lane * x_channel)[None, None, :]
-    at_a, at_b = at_a[:, :, None] + here, at_b[:, :, None] + here
-    at_c, at_d = at_c[:, :, None] + here, at_d[:, :, None] + here
-    at_grad, s, t = at_grad[:, :, None] + (lane * g_channel)[None, None, :], s[:, :, None], t[:, :, None]
-    slope_x, slope_y = tl.zeros((ROWS, COLUMNS), dtype), tl.zeros((ROWS, COLUMNS), dtype)
+    here = (lane * x_channel)[None, :]
+    at_a, at_b = at_a[:, None] + here, at_b[:, None] + here
+    at_c, at_d = at_c[:, None] + here, at_d[:, None] + here
+    at_grad, s, t = at_grad[:, None] + (lane * g_channel)[None, :], s[:, None], t[:, None]
+    slope_x, slope_y = tl.zeros((ROWS * COLUMNS,), dtype), tl.zeros((ROWS * COLUMNS,), dtype)
     for start in range(0, CHANNELS, ACROSS):
-        mask = moved[:, :, None]
+        mask = moved[:, None]
         if CHANNELS % ACROSS != 0:
-            mask = mask & (start + lane < CHANNELS)[None, None, :]
+            mask = mask & (start + lane < CHANNELS)[None, :]
         g = tl.load(grad + start * g_channel + at_grad, mask=mask, other=0).to(dtype)
         if WANT_MAP:
             source = x + start * x_channel
@@ -130,8 +123,8 @@ def _unscale_backward(
             b = tl.load(source + at_b, mask=mask, other=0).to(dtype)
             c = tl.load(source + at_c, mask=mask, other=0).to(dtype)
             d = tl.load(source + at_d, mask=mask, other=0).to(dtype)
-            slope_x += tl.sum(g * ((b - a) + t * ((d - c) - (b - a))), axis=2)
-            slope_y += tl.sum(g * ((c - a) + s * ((d - b) - (c - a))), axis=2)
+            slope_x += tl.sum(g * ((b - a) + t * ((d - c) - (b - a))), axis=1)
+            slope_y += tl.sum(g * ((c - a) + s * ((d - b) - (c - a))), axis=1)
         if WANT_X:
             target = to_x + start * x_channel
             tl.atomic_add(target + at_a, g * (1 - s) * (1 - t), mask=mask, sem="relaxed")
@@ -197,21 +190,10 @@ def _view(x: Tensor, width: int, channels_last: bool) -> _View:
 def _blocks(x: Tensor, view: _View, channels: int, height: int, width: int) -> tuple[Grid, dict[str, int]]:
     """The programs that a batch takes, and what each of them works on at a time."""
     pixels, across = block_of(channels, view.channel == 1)
-    if across == 1:
-        columns = min(power_above(width), 32)
-    else:  # a piece of 16 bytes for each of 128 threads, and tiles that fit the width
-        across = min(across, 512 // x.element_size())
-        pixels = 2048 // (across * x.element_size())
-        columns = min(width & -width, pixels)
+    columns = min(power_above(width), 32) if across == 1 else min(width & -width, pixels)  # tiles that fit, if they can
     rows = min(power_above(height), pixels // columns)
     blocks = {"CHANNELS": channels, "ROWS": rows, "COLUMNS": columns, "ACROSS": across}
     return (cover(width, columns), cover(height, rows), len(x)), blocks
-
-
-def _group(channels: int, across: int) -> int:
-    """How many blocks of channels to read before any is written."""
-    blocks = cover(channels, across)
-    return min(blocks, 4) if across == 1 else next(n for n in (3, 2, 1) if blocks % n == 0)
 
 
 def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int], bool]:
@@ -248,7 +230,7 @@ def launch_unscale(
     launch(
         _unscale, grid, 4,
         x, out, along_x, along_y, height, width, *sizes, *view, *target, *strides,
-        PREFIX=prefix, **blocks, GROUP=_group(channels, blocks["ACROSS"]), ALIKE=alike,
+        PREFIX=prefix, **blocks, ALIKE=alike,
     )  # fmt: skip
     return out
 
