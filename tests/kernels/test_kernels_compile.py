@@ -14,11 +14,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from localscale.kernels import copy, equilibrium, head, increments, mixing, warp
 
-def build(function, pointers, constants, **options):
+def build(function, pointers, constants, capability=90, **options):
     names = function.arg_names
     kinds = {n: "constexpr" if n in constants else pointers.get(n, "i32") for n in names}
-    source = ASTSource(function, kinds, {(names.index(n),): value for n, value in constants.items()})
-    assert triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    places = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if kinds[n].startswith("*")}
+    source = ASTSource(function, kinds, {(names.index(n),): value for n, value in constants.items()}, places)
+    program = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert program.asm["ptx"]
+    return program.metadata.shared
 
 tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
 for kind in ("*fp32", "*bf16"):
@@ -65,7 +68,11 @@ for kind in ("*fp16", "*fp32"):
         chosen = layer | {"CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "DEPTH": 32}
         for seen, still in (("*fp32", True), (kind, False)):  # as it came, and as it was moved
             build(equilibrium._first_layer, kinds | {"x": seen}, chosen | {"STILL": still})
-    build(equilibrium._second_layer, kinds, layer | {"CHANNELS": 64, "WIDE": 128, "DEPTH": 64, "HEADS": 16})
+    for wide, (block, warps) in ((64, equilibrium.SECOND), (128, equilibrium.FIRST)):
+        chosen = {"STRIDE": 2, "BLOCK": block, "CHANNELS": wide, "WIDE": 128, "HEADS": 16}
+        chosen["DEPTH"] = 64 if kind == "*fp16" else 32
+        needs = build(equilibrium._second_layer, kinds, chosen, 86, num_warps=warps)
+        assert needs <= 99 * 1024, "more memory than smaller GPUs have"
 chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}
 build(equilibrium._advance, pointers | numbers | state, chosen, num_warps=1)
 """

@@ -109,11 +109,12 @@ def _convolve(
     WIDE: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """A 3 × 3 convolution at output pixels ``place``; channels are last, in the weights ``(WIDE, 9, CHANNELS)`` too."""
+    STAGES: tl.constexpr = 1 if weight.dtype.element_ty == tl.float32 else 3  # of float32 more would not fit
     total = tl.zeros((BLOCK, WIDE), tl.float32)
     term, wide = tl.arange(0, DEPTH), tl.arange(0, WIDE)[None, :] * (9 * CHANNELS)
     row, column = place // out_width * STRIDE - 1, place % out_width * STRIDE - 1
     if CHANNELS % DEPTH == 0:  # the terms of a product are all of one tap
-        for tap in range(9):
+        for tap in tl.range(0, 9, num_stages=STAGES):
             to_row, to_column = row + tap // 3, column + tap % 3
             inside = there & (to_row >= 0) & (to_row < height) & (to_column >= 0) & (to_column < width)
             at = (to_row * width + to_column) * CHANNELS
@@ -122,7 +123,7 @@ def _convolve(
                 factors = tl.load(weight + wide + (tap * CHANNELS + start + term)[:, None])
                 total = tl.dot(values.to(factors.dtype), factors, total, input_precision="ieee")
     else:
-        for start in range(0, 9 * CHANNELS, DEPTH):
+        for start in tl.range(0, 9 * CHANNELS, DEPTH, num_stages=STAGES):
             k = start + term
             tap, last = k // CHANNELS, k < 9 * CHANNELS
             to_row, to_column = row[:, None] + (tap // 3)[None, :], column[:, None] + (tap % 3)[None, :]
@@ -261,12 +262,13 @@ def solve_each(
             DEPTH=_depth(channels, dtype),
         )  # fmt: skip
 
+    block, warps = SECOND if dtype == HALF and wide < WIDEST else FIRST  # more does not fit into every GPU
     second_layer = Launch(
-        _second_layer, (cover(out_height * out_width, SECOND[0]), batch, 1), SECOND[1], active=iteration.active,
+        _second_layer, (cover(out_height * out_width, block), batch, 1), warps, active=iteration.active,
         hidden=hidden, weighed=weighed, weight=weight_2, bias=trunk[3],
         weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
-        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=SECOND[0], DEPTH=_depth(wide, dtype),
+        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=block, DEPTH=_depth(wide, dtype),
         HEADS=SMALLEST,
     )  # fmt: skip
     history, knots = iteration.points.shape[1], power_above(max(rows, columns))
