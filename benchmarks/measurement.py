@@ -58,7 +58,7 @@ def interleaved_milliseconds(
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, float | str] = {}
-    warm_up = 5 if device.startswith("cuda") else 1  # libraries choose kernels, graphs are recorded
+    warm_up = warm_up_calls(device)
     for _ in range(warm_up + repeats):
         inputs = fresh()
         for name, call in calls.items():
@@ -76,6 +76,11 @@ def interleaved_milliseconds(
             except Exception as error:  # whatever it is, the other rows are still worth having
                 failed[name] = failure(error)
     return {name: failed.get(name) or statistics.median(times[name][warm_up:]) for name in calls}
+
+
+def warm_up_calls(device: str) -> int:
+    """Repetitions before the timed ones: on a GPU libraries choose kernels, and graphs are recorded."""
+    return 5 if device.startswith("cuda") else 1
 
 
 def attempt(f: Callable[[], float]) -> float | str:

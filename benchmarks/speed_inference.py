@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import localscale as ls
-from benchmarks.measurement import Table, interleaved_milliseconds, keep_memory
+from benchmarks.measurement import Table, interleaved_milliseconds, keep_memory, warm_up_calls
 from benchmarks.speed_settings import (
     NOTHING,
     TOLERANCE,
@@ -42,6 +42,9 @@ SIZE, BATCH = 224, 128
 QUICK_SIZE, QUICK_NAME = 64, "two blocks of ViT-Tiny"
 CPU_THREADS, CPU_BATCH = 2, 8
 EARLY = {"max_steps": 20, "fixed_steps": False}  # on a CPU looking at the data costs nothing, so a solve stops early
+MOST_STEPS = 8  # that an image may need
+FEWEST = "as many evaluations at most as the slowest image needs"
+IMAGES = 1  # the seed that images are drawn with
 PASSES = 3  # over each site's tensor: the solve reads it, the warp reads and writes it
 
 
@@ -122,10 +125,12 @@ def _inference(title: str, ways: tuple[Way, ...], device: str, quick: bool) -> T
     for key, (name, half, full) in MODELS.items():
         if left_out(device, quick) or (quick and rows):  # one model is enough to see that it runs
             break
-        pair = make_pair(key, quick)
         for way in ways:
             published = {COMPILED: half, FULL: full}.get(way, NOTHING)
-            rows.append(_row(pair, name, published, way, (batch, size), device, quick))
+            steps = evaluations_needed(key, way, (batch, size), device, quick)
+            pair = make_pair(key, quick, max_steps=steps)
+            row = _row(pair, name, published, way, (batch, size), device, quick)
+            rows.append(row | {"evaluations": steps})
             tqdm.write(str(rows[-1]), file=sys.stderr)  # compiling takes minutes: should the run be stopped
         torch.compiler.reset()  # the next model's programs need the memory
     compiling = f"{compile_note(device)} of base and adapted model alike. " if COMPILED in ways else ""
@@ -133,9 +138,32 @@ def _inference(title: str, ways: tuple[Way, ...], device: str, quick: bool) -> T
         f"Batch {batch}, {size} px, on {device}. {compiling}Half precision is that of the weights and images, no "
         f"autocast; in float32 torch.backends.cuda.matmul.allow_tf32 is {torch.backends.cuda.matmul.allow_tf32} and "
         f"torch.backends.cudnn.allow_tf32 {torch.backends.cudnn.allow_tf32}, their defaults. "
-        f"{_note(device, quick, solve_note()) if rows else ''}"
+        f"{_note(device, quick, solve_note(FEWEST)) if rows else ''}"
     )
     return Table(title, note, rows)
+
+
+def evaluations_needed(key: str, way: Way, size: tuple[int, int], device: str, quick: bool) -> int:
+    """How many evaluations the slowest of the images takes that a row will be measured on."""
+    pair = make_pair(key, quick, max_steps=MOST_STEPS)
+    pair.to(device, way.dtype)
+    slowest = 1
+    torch.manual_seed(IMAGES)
+    with torch.no_grad():
+        for _ in range(batches(way, device, quick)):
+            _, report = pair.adapted(_noise(size, way, device), return_report=True)
+            slowest = max(slowest, *(int(site.steps.max()) for site in report.values()))
+    return slowest
+
+
+def batches(way: Way, device: str, quick: bool) -> int:
+    """How many batches of images a row takes: the first for its memory, a few to warm up, the rest timed."""
+    return 1 + warm_up_calls(device) + (2 if quick else way.repeats)
+
+
+def _noise(size: tuple[int, int], way: Way, device: str) -> Tensor:
+    batch, side = size
+    return torch.randn(batch, 3, side, side, device=device, dtype=way.dtype)
 
 
 def make_pair(key: str, quick: bool, **changes: Any) -> Pair:
@@ -155,13 +183,13 @@ def make_pair(key: str, quick: bool, **changes: Any) -> Pair:
 def _row(
     pair: Pair, name: str, published: str, way: Way, size: tuple[int, int], device: str, quick: bool
 ) -> dict[str, Cell]:
-    batch, side = size
     pair.to(device, way.dtype)
+    torch.manual_seed(IMAGES)
     residuals: list[float] = []
     moved: list[float] = []
 
     def fresh() -> tuple[Tensor]:
-        return (torch.randn(batch, 3, side, side, device=device, dtype=way.dtype),)
+        return (_noise(size, way, device),)
 
     def answer(images: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         logits, report = pair.adapted(images, return_report=True)
@@ -180,7 +208,7 @@ def _row(
         peaks = {which: peak(call, images, device) for which, call in calls.items()}
         times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else way.repeats, after=look)
     overhead = percent_over(times["base"], times["adapted"])
-    traffic = PASSES * batch * pair.elements() * way.dtype.itemsize
+    traffic = PASSES * size[0] * pair.elements() * way.dtype.itemsize
     return {
         "model": QUICK_NAME if quick else name,
         "way": way.name,

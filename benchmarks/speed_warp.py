@@ -143,7 +143,7 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
         if method is not _half_grid or dtype != torch.float32
     }
     if device.startswith("cuda"):
-        calls[REPLAYED] = _replayed(calls["localscale"])
+        calls[REPLAYED] = _replayed(calls["localscale"], backward)
     inputs = fresh()
     reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].offsets.double())
     errors: dict[str, float] = {}
@@ -190,14 +190,20 @@ def _call(method: Method, form: str, feature: Feature, backward: bool) -> Callab
     return with_backward if backward else forward_only
 
 
-def _replayed(call: Callable[[Inputs], tuple[Any, ...]]) -> Callable[[Inputs], tuple[Any, ...]]:
+def _replayed(call: Callable[[Inputs], tuple[Any, ...]], backward: bool) -> Callable[[Inputs], tuple[Any, ...]]:
     """The same recorded as a CUDA graph: the device's time, without the host's."""
 
-    def step(x: Tensor, offsets: Tensor, slope: Tensor) -> dict[str, Tensor]:
-        return {str(n): answer for n, answer in enumerate(call(Inputs(x, offsets, x, x, slope)))}
+    def step(x: Tensor, offsets: Tensor, slope: Tensor | None = None) -> dict[str, Tensor]:
+        inputs = Inputs(x, offsets, x, x, x if slope is None else slope)
+        return {str(n): answer for n, answer in enumerate(call(inputs))}
 
     replay = Replayed(step)
-    return lambda inputs: tuple(replay(inputs.x, inputs.offsets, inputs.slope).values())
+
+    def replayed(inputs: Inputs) -> tuple[Any, ...]:
+        slopes = (inputs.slope,) if backward else ()
+        return tuple(replay(inputs.x, inputs.offsets, *slopes).values())
+
+    return replayed
 
 
 def _make_inputs(feature: Feature, dtype: torch.dtype, device: str) -> Inputs:

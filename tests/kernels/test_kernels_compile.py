@@ -12,7 +12,7 @@ warnings.simplefilter("ignore")
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from localscale.kernels import copy, equilibrium, head, increments, mixing, warp
+from localscale.kernels import copy, equilibrium, head, increments, mixing, warp, weights
 
 def build(function, pointers, constants, capability=90, **options):
     names = function.arg_names
@@ -57,6 +57,9 @@ rows = {"x": "*bf16", "between": "*fp32", "out": "*fp32"}
 build(copy._shrink, rows, {"height": 1, "TAPS": 4, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
 build(copy._shrink, rows, {"TAPS": 16, "ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
 build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})
+for given, kept in (("*fp32", "*fp16"), ("*bf16", "*fp16"), ("*fp32", "*fp32")):
+    kinds = {"first": given, "second": given, "first_out": kept, "second_out": kept}
+    build(weights._lay_out, kinds, {"CHANNELS": weights.CHANNELS}, num_warps=2)
 pointers = {n: "*fp32" for n in ("x", "weighed", "bias", "weight_x", "bias_x", "weight_y", "bias_y")}
 layer = {"STRIDE": 2, "BLOCK": 64}
 for channels, pixels, across in ((3, 256, 1), (96, 32, 32)):

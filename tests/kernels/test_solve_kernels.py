@@ -15,6 +15,7 @@ from localscale.kernels.copy import normalise, shrink
 from localscale.kernels.equilibrium import HALF, product_dtype
 from localscale.kernels.head import next_offsets
 from localscale.kernels.mixing import Iteration
+from localscale.kernels.weights import lay_out
 
 HEADS = [
     ((6, 6), (14, 14), 0.1, 1.0),
@@ -183,6 +184,19 @@ def test_half_the_digits_are_as_good_as_tf32(in_channels: int, dtype: torch.dtyp
     twin, found = reports
     distance, moved = (found.map.offsets - twin.map.offsets).norm(), twin.map.offsets.norm()
     assert 0 < distance < (2e-3 if dtype == torch.float32 else 1e-2) * moved
+
+
+@pytest.mark.parametrize("taps_first", [False, True])
+@pytest.mark.parametrize(("inputs", "wide", "last"), [(3, 16, 32), (100, 64, 16), (768, 32, 128)])
+def test_weights_are_laid_out_as_by_permuting(inputs: int, wide: int, last: int, taps_first: bool):
+    rng = torch.Generator().manual_seed(0)
+    first, second = torch.randn(wide, inputs, 3, 3, generator=rng), torch.randn(last, wide, 3, 3, generator=rng)
+    first = first.to(DEVICE, memory_format=torch.channels_last)
+    for dtype in (torch.float32, HALF):
+        one, two = lay_out(first, second.to(DEVICE, torch.bfloat16), dtype, taps_first=taps_first)
+        turned = first.permute(2, 3, 0, 1).flatten(0, 1) if taps_first else first.permute(0, 2, 3, 1).flatten(1, 2)
+        assert torch.equal(one, turned.to(dtype))
+        assert torch.equal(two, second.bfloat16().permute(0, 2, 3, 1).flatten(1, 2).to(DEVICE, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -17,7 +17,7 @@ from localscale.canonicalizer.network import IMAGE_CHANNELS, EnergyNetwork, MapN
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Solver, fixed_point
-from localscale.equilibrium.fixed_point import conclude
+from localscale.equilibrium.fixed_point import report_failures
 from localscale.equilibrium.solvers import Function
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.build import family_of, identity_map
@@ -117,10 +117,12 @@ class Canonicalizer(nn.Module):
     def _solve_fast(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
         estimate = solve_fast(self.network, features, self.knots, self.config, self.solver)
-        identity = torch.zeros_like(estimate.image)
-        solution = conclude(estimate, identity, solver=self.solver, on_failure=self.config.on_failure)
-        found = GridMap(solution.value.view(-1, 2, self.knots[1], self.knots[0]))
-        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
+        offsets = estimate.image  # where an image was lost, the start's: all zero, the identity
+        if self.config.on_failure == "identity":
+            offsets = torch.where(estimate.converged[:, None], offsets, 0.0)
+        report_failures(estimate, self.solver, self.config.on_failure)
+        found = GridMap(offsets.view(-1, 2, self.knots[1], self.knots[0]))
+        return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached)
 
     def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:
         """One evaluation: the next map's state, given the current one, the features, and what pools them."""

@@ -13,7 +13,7 @@ from localscale.equilibrium.gradients import Gradient, gradient_rule
 from localscale.equilibrium.solvers import Anderson, Estimate, Function, Solver, stops_early
 from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError, near_misses
 
-__all__ = ["POLICIES", "Solution", "conclude", "fixed_point"]
+__all__ = ["POLICIES", "Solution", "fixed_point", "report_failures"]
 
 logger = logging.getLogger(__name__)
 
@@ -73,30 +73,25 @@ def fixed_point(
     else:
         estimate = solver.solve(f, z0)
         value = estimate.image
-    return conclude(estimate, z0, value, solver=solver, on_failure=on_failure)
-
-
-def conclude(
-    estimate: Estimate, z0: Tensor, value: Tensor | None = None, *, solver: Solver, on_failure: str
-) -> Solution:
-    """What an estimate comes to; ``value`` is its image with a gradient."""
-    value = estimate.image if value is None else value
     reached = estimate.converged if on_failure == "identity" else estimate.residual < torch.inf
     value = torch.where(reached.view((-1,) + (1,) * (z0.dim() - 1)), value, z0)
-    if on_failure != "identity" and stops_early(solver.fixed):
-        _report(estimate.converged, estimate.residual, solver, on_failure)
+    report_failures(estimate, solver, on_failure)
     return Solution(value, estimate.residual.detach(), estimate.steps, estimate.converged)
 
 
-def _report(converged: Tensor, residual: Tensor, solver: Solver, on_failure: str) -> None:
-    lost = int((~converged).sum())
+def report_failures(estimate: Estimate, solver: Solver, on_failure: str) -> None:
+    """Warn or raise if samples did not converge, where that is asked for and the host may look."""
+    if on_failure == "identity" or not stops_early(solver.fixed):
+        return
+    lost = int((~estimate.converged).sum())
     if not lost:
         return
     stopped = f"stopped above the tolerance {solver.tolerance:g} after {solver.max_steps} steps"
     remedy = "raise max_steps or loosen the tolerance"
-    found = f"{lost} of {len(converged)} fixed points {stopped} (worst residual {float(residual.max()):.1e})"
+    worst = float(estimate.residual.max())
+    found = f"{lost} of {len(estimate.converged)} fixed points {stopped} (worst residual {worst:.1e})"
     if on_failure == "raise":
         raise ConvergenceError(f"{found}; {remedy}")
     logger.info(found)
     # The same words every time, so that Python shows them once and not at every step of a training run.
-    warnings.warn(f"some fixed points {stopped}, the report says which; {remedy}", ConvergenceWarning, stacklevel=4)
+    warnings.warn(f"some fixed points {stopped}, the report says which; {remedy}", ConvergenceWarning, stacklevel=3)

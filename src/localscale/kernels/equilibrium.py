@@ -5,8 +5,8 @@ trunk of two layers:
 
 1. ``_look`` moves the features by the current map, S⁻¹(F; l); but for the first, the identity.
 2. ``_first_layer`` convolves them. For a feature of many channels it does both: what the nine taps make of its
-   channels depends on no neighbour and so commutes with moving pixels about. ``_project_taps`` does it once, before
-   the first step; each step then reads the nine results where the map says, and adds them up.
+   channels depends on no neighbour and so commutes with moving pixels about. One product does it, before the first
+   step; each step then reads the nine results where the map says, and adds them up.
 3. ``_second_layer`` convolves again, and weighs its pixels by the heads.
 4. ``_advance`` pools them to the next map, and mixes it with the ones before.
 
@@ -31,6 +31,7 @@ from localscale.kernels.head import offsets_of, warps_for
 from localscale.kernels.launch import Launch, cover, power_above
 from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.places import addresses, between, block_of, corners
+from localscale.kernels.weights import lay_out
 
 __all__ = ["fits", "product_dtype", "solve_each"]
 
@@ -142,7 +143,7 @@ def _first_layer(
     STRIDE: tl.constexpr, PROJECTED: tl.constexpr, STILL: tl.constexpr, CHANNELS: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """``x`` is the canonical form or, with ``PROJECTED``, what ``_project_taps`` made of the features."""
+    """``x`` is the canonical form or, with ``PROJECTED``, what the nine taps made of the features."""
     sample = tl.program_id(1).to(tl.int64)
     if tl.load(active + sample, mask=number > 0, other=1) != 0:
         place, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)[None, :]
@@ -248,8 +249,7 @@ def solve_each(
     hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
     weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
     projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
-    weight_1 = trunk[0] if projected else _laid_out(trunk[0].permute(0, 2, 3, 1), dtype)
-    weight_2 = _laid_out(trunk[2].permute(0, 2, 3, 1), dtype)
+    weight_1, weight_2 = lay_out(trunk[0], trunk[2], dtype, taps_first=projected)
     where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
 
     def first_layer(seen: Tensor, *, still: bool) -> Launch:
@@ -283,7 +283,7 @@ def solve_each(
         SLOTS=power_above(max(history, 2)), HEIGHT=power_above(out_height), WIDTH=power_above(out_width),
     )  # fmt: skip
     if projected:
-        seen = start = _project_taps(copy, trunk[0])
+        seen = start = copy @ weight_1.flatten(0, 1).T  # (B, h, w, 9·K): what each tap makes of the channels
         looks = []
     else:
         seen, start = torch.empty_like(copy, dtype=dtype), copy
@@ -300,15 +300,5 @@ def solve_each(
             launch(number)
 
 
-def _laid_out(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """``weight`` as it is indexed, in one pass."""
-    return torch.empty(weight.shape, dtype=dtype, device=weight.device).copy_(weight)
-
-
 def _depth(channels: int, dtype: torch.dtype) -> int:
     return next((depth for depth in DEPTHS[dtype] if channels % depth == 0), DEPTHS[dtype][-1])
-
-
-def _project_taps(x: Tensor, weight: Tensor) -> Tensor:
-    """What each of the nine taps makes of the channels of ``x`` ``(B, h, w, C)``, ``(B, h, w, 9·K)``."""
-    return x @ _laid_out(weight.permute(2, 3, 0, 1), x.dtype).flatten(0, 2).T

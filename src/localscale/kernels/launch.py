@@ -47,8 +47,8 @@ class Launch:
         self.values = [*values, *[named[name] for name in names[len(values) :] if name in named]]
         if len(self.values) != len(names) or len(names) != len(values) + len(named):
             raise TypeError(f"the kernel takes {names}; {len(values)} values and {list(named)} came")
-        self.key = (id(kernel), warps, *[v if type(v) is int else _kind(v) for v in self.values])
-        self.device = next(value.get_device() for value in self.values if isinstance(value, Tensor))
+        self.key = (id(kernel), warps, *[v if type(v) is int or type(v) is bool else _kind(v) for v in self.values])
+        self.device = self.values[0].get_device()  # a kernel's first argument is a tensor
 
     def __call__(self, number: int = 0) -> None:
         if self.number is not None:

@@ -11,7 +11,8 @@ channels.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any
 
 import torch
 import triton
@@ -24,6 +25,8 @@ from localscale.kernels.places import addresses, between, block_of, corners, til
 from localscale.layouts import Layout, Tokens
 
 __all__ = ["fused_unscale", "launch_unscale", "unscale_apart"]
+
+Ints = tuple[int, ...]
 
 
 def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
@@ -171,44 +174,35 @@ def _to_table(
     tl.store(out + (batch * tables + table) * rows * columns + knot, tl.sum(tl.sum(total, axis=1), axis=0))
 
 
-class _View(NamedTuple):
-    """How a tensor's channels, rows and columns are laid out in memory."""
+@functools.lru_cache(maxsize=1024)  # the same ones come again and again
+def _numbers(
+    shape: Ints, first: Ints, second: Ints, tables: tuple[Ints, Ints, Ints, Ints],
+    height: int, width: int, prefix: int, channels_last: bool,
+) -> tuple[Grid, Ints]:  # fmt: skip
+    """The programs for tensors of ``shape``, and what they take besides tensors: sizes, strides, and blocks of work.
 
-    batch: int
-    channel: int
-    row: int
-    column: int
-
-
-def _view(x: Tensor, width: int, channels_last: bool) -> _View:
-    if x.dim() == 3:
-        return _View(x.stride(0), x.stride(2), width * x.stride(1), x.stride(1))
-    batch, *rest = x.stride()
-    return _View(batch, rest[2], rest[0], rest[1]) if channels_last else _View(batch, rest[0], rest[1], rest[2])
-
-
-def _blocks(x: Tensor, view: _View, channels: int, height: int, width: int) -> tuple[Grid, dict[str, int]]:
-    """The programs that a batch takes, and what each of them works on at a time."""
-    pixels, across = block_of(channels, view.channel == 1)
+    ``first`` and ``second`` are strides; ``tables`` are shape and strides of the map along x, and along y.
+    """
+    x_shape, x_strides, y_shape, y_strides = tables
+    along_x = [stride if size > 1 else 0 for stride, size in zip(x_strides, x_shape, strict=True)]
+    along_y = [stride if size > 1 else 0 for stride, size in zip(y_strides, y_shape, strict=True)]
+    alike = x_shape[1:] == y_shape[1:] and along_x == along_y
+    view = _places(second, width, channels_last)
+    channels = shape[-1] if channels_last else shape[1]
+    pixels, across = block_of(channels, contiguous=view[1] == 1)
     columns = min(power_above(width), 32) if across == 1 else min(width & -width, pixels)  # tiles that fit, if they can
     rows = min(power_above(height), pixels // columns)
-    blocks = {"CHANNELS": channels, "ROWS": rows, "COLUMNS": columns, "ACROSS": across}
-    return (cover(width, columns), cover(height, rows), len(x)), blocks
+    sizes = (height, width, *x_shape[1:], *y_shape[1:])
+    strides = (*_places(first, width, channels_last), *view, *along_x, *along_y)
+    grid = cover(width, columns), cover(height, rows), shape[0]
+    return grid, (*sizes, *strides, prefix, channels, rows, columns, across, alike)
 
 
-def _as_tables(along_x: Tensor, along_y: Tensor) -> tuple[list[int], list[int], bool]:
-    """Sizes and strides of both tables, as the kernels take them, and whether the second's are the first's."""
-    sizes = [along_x.shape[1], along_x.shape[2], along_y.shape[1], along_y.shape[2]]
-    strides = [
-        stride if size > 1 else 0
-        for table in (along_x, along_y)
-        for stride, size in zip(table.stride(), table.shape, strict=True)
-    ]
-    return sizes, strides, sizes[:2] == sizes[2:] and strides[:3] == strides[3:]
-
-
-def _channels(x: Tensor, channels_last: bool) -> int:
-    return x.shape[-1] if channels_last else x.shape[1]
+def _places(strides: Ints, width: int, channels_last: bool) -> Ints:
+    """From one to the next in memory: images, channels, rows, columns."""
+    if len(strides) == 3:  # tokens
+        return strides[0], strides[2], width * strides[1], strides[1]
+    return (strides[0], strides[3], strides[1], strides[2]) if channels_last else strides
 
 
 @torch.library.custom_op("localscale::unscale", mutates_args=())
@@ -223,15 +217,9 @@ def launch_unscale(
 ) -> Tensor:
     """The kernel itself, without gradients, for those who are an operator already."""
     out = torch.empty_like(x)
-    channels = _channels(x, channels_last)
-    view, target = _view(x, width, channels_last), _view(out, width, channels_last)
-    grid, blocks = _blocks(x, view, channels, height, width)
-    sizes, strides, alike = _as_tables(along_x, along_y)
-    launch(
-        _unscale, grid, 4,
-        x, out, along_x, along_y, height, width, *sizes, *view, *target, *strides,
-        PREFIX=prefix, **blocks, ALIKE=alike,
-    )  # fmt: skip
+    tables = along_x.shape, along_x.stride(), along_y.shape, along_y.stride()
+    grid, numbers = _numbers(x.shape, x.stride(), out.stride(), tables, height, width, prefix, channels_last)
+    launch(_unscale, grid, 4, x, out, along_x, along_y, *numbers)
     return out
 
 
@@ -254,20 +242,13 @@ def _launch_backward(
     grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
     channels_last: bool, want_x: bool, want_map: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    channels = _channels(x, channels_last)
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
-    view, given = _view(x, width, channels_last), _view(grad, width, channels_last)
-    if want_x and _view(to_x, width, channels_last) != view:  # a part of a larger tensor; its gradient is none
+    if want_x and to_x.stride() != x.stride():  # a part of a larger tensor; its gradient is none
         x = torch.empty_like(x).copy_(x)
-        view = _view(x, width, channels_last)
-    grid, blocks = _blocks(x, view, channels, height, width)
-    sizes, strides, alike = _as_tables(along_x, along_y)
-    launch(
-        _unscale_backward, grid, 4,
-        grad, x, to_x, flow, along_x, along_y, height, width, *sizes, *given, *view, *strides,
-        PREFIX=prefix, **blocks, ALIKE=alike, WANT_X=want_x, WANT_MAP=want_map,
-    )  # fmt: skip
+    tables = along_x.shape, along_x.stride(), along_y.shape, along_y.stride()
+    grid, numbers = _numbers(x.shape, grad.stride(), x.stride(), tables, height, width, prefix, channels_last)
+    launch(_unscale_backward, grid, 4, grad, x, to_x, flow, along_x, along_y, *numbers, want_x, want_map)
     if not want_map:
         return to_x, flow.new_empty(0), flow.new_empty(0)
     if along_x.shape == along_y.shape:
