@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from localscale.errors import ShapeError
-from localscale.layouts import Tokens, as_nchw
+from localscale.layouts import Layout, Tokens, as_nchw, pixels_of
 
 CASES = [
     ((2, 3, 4, 5), "NCHW", (2, 3, 4, 5)),
@@ -67,3 +67,13 @@ def test_wrong_rank_is_named(layout: str, rank: int):
 def test_unknown_layout_is_named(layout: str):
     with pytest.raises(ShapeError, match=f'layout is \'{layout}\'; expected "NCHW", "NHWC", "NHW" or Tokens'):
         as_nchw(torch.zeros(1, 1, 4, 4), layout)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((2, 3, 0, 5), "NCHW"), ((2, 4, 0, 3), "NHWC"), ((2, 1, 8), Tokens(0, 3, prefix=1))]
+)
+def test_a_feature_without_pixels_is_refused(shape: tuple[int, ...], layout: Layout):
+    with pytest.raises(ShapeError, match=r"×\d pixels came; there is nothing to move"):
+        pixels_of(torch.zeros(shape), layout)
+    with pytest.raises(ShapeError, match="there is nothing to move"):
+        as_nchw(torch.zeros(shape), layout)

@@ -57,14 +57,20 @@ def pixels_of(x: Tensor, layout: Layout) -> tuple[int, int]:
                 f"tokens have shape {tuple(x.shape)}; expected (batch, {layout.length}, channels) for "
                 f"{layout.prefix} prefix tokens and {layout.height}×{layout.width} patches"
             )
-        return layout.height, layout.width
+        return _some(layout.height, layout.width)
     if layout not in ("NCHW", "NHWC", "NHW"):
         raise ShapeError(f'layout is {layout!r}; expected "NCHW", "NHWC", "NHW" or Tokens(height, width, prefix)')
     rank = len(layout)
     if x.dim() != rank:
         raise ShapeError(f"a tensor of shape {tuple(x.shape)} came as {layout}; expected {rank} dimensions")
     height = layout.index("H")
-    return x.shape[height], x.shape[height + 1]
+    return _some(x.shape[height], x.shape[height + 1])
+
+
+def _some(height: int, width: int) -> tuple[int, int]:
+    if not height or not width:
+        raise ShapeError(f"a feature of {height}×{width} pixels came; there is nothing to move")
+    return height, width
 
 
 def as_nchw(x: Tensor, layout: Layout) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

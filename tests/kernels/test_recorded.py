@@ -9,6 +9,8 @@ import torch
 from kernel_inputs import DEVICE, canonicalizer_for, features_for
 from torch import Tensor
 
+import localscale as ls
+from localscale import kernels
 from localscale.kernels import recorded
 from localscale.kernels.recorded import MOST, USUAL, replayed
 
@@ -19,15 +21,15 @@ class Recorded:
     """Stands in for recordings where there is no GPU: counts them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, works: bool = True) -> None:
-        self.count, self.works = 0, works
-        monkeypatch.setattr(recorded, "_stream_of", lambda x: "stream")
+        self.count, self.works, self.stream = 0, works, "stream"
+        monkeypatch.setattr(recorded, "_stream_of", lambda x: self.stream)
         monkeypatch.setattr(recorded, "_record", self.record)
 
-    def record(self, f: Any, x: Tensor, stream: object) -> Any:
+    def record(self, f: Any, inputs: tuple[Tensor, ...], stream: object) -> Any:
         self.count += 1
-        held = x.clone()
-        graph = type("Graph", (), {"replay": lambda graph: answer[0].copy_(f(held)[0])})()
-        answer = f(held)
+        held = [x.clone() for x in inputs]
+        graph = type("Graph", (), {"replay": lambda graph: answer[0].copy_(f(*held)[0])})()
+        answer = f(*held)
         return recorded._Recording(graph, held, answer) if self.works else None
 
 
@@ -35,32 +37,53 @@ def double(x: Tensor) -> tuple[Tensor]:
     return (2 * x,)
 
 
+def triple(x: Tensor) -> tuple[Tensor]:
+    return (3 * x,)
+
+
 def test_a_way_to_be_called_is_recorded_once_when_it_has_come_often_enough(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch), torch.zeros(1)
-    answers = [replayed(double, torch.full((3,), float(n)), owner=owner, way="way")[0] for n in range(6)]
+    answers = [replayed(double, (torch.full((3,), float(n)),), owner=owner, way="way")[0] for n in range(6)]
     assert made.count == 1
     for n, answer in enumerate(answers):  # each keeps its own
         assert answer.tolist() == [2 * n] * 3
     for _ in range(USUAL):
-        replayed(double, torch.ones(4), owner=owner, way="way")
-        replayed(double, torch.ones(3), owner=owner, way="another")
-        replayed(double, torch.ones(3).double(), owner=owner, way="way")
-        replayed(double, torch.ones(3), owner=torch.zeros(1), way="way")
+        replayed(double, (torch.ones(4),), owner=owner, way="way")
+        replayed(double, (torch.ones(3),), owner=torch.zeros(1), way="way")
     assert made.count == 1
-    replayed(double, torch.ones(4), owner=owner, way="way")
+    replayed(double, (torch.ones(4),), owner=owner, way="way")
     assert made.count == 2
+
+
+def test_another_way_is_another_recording(monkeypatch: pytest.MonkeyPatch):
+    made, owner = Recorded(monkeypatch), torch.zeros(1)
+    x, weight = torch.ones(3), torch.ones(2, 2)
+    settings = {"owner": owner, "reads": (weight,), "way": "way"}
+    for _ in range(USUAL + 1):
+        assert replayed(double, (x,), **settings)[0].tolist() == [2, 2, 2]
+    assert replayed(double, (x.half(),), **settings)[0].dtype == torch.half
+    assert replayed(triple, (x,), **settings | {"way": "another"})[0].tolist() == [3, 3, 3]
+    for moved in (weight.clone(), weight.T, weight.view(4), weight.view(torch.int32)):
+        assert replayed(triple, (x,), **settings | {"reads": (moved,)})[0].tolist() == [3, 3, 3]
+    made.stream = "another"
+    assert replayed(triple, (x,), **settings)[0].tolist() == [3, 3, 3]
+    assert made.count == 1
 
 
 def test_only_the_latest_ways_are_remembered_and_only_while_their_owner_lives(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch), torch.zeros(1)
-    for size in range(1, MOST + 2):
+    for size in range(1, MOST + 1):
         for _ in range(USUAL + 1):
-            replayed(double, torch.ones(size), owner=owner, way=None)
-    assert made.count == MOST + 1
-    assert len(recorded._SEEN[owner]) == MOST
-    held = weakref.ref(next(reversed(recorded._SEEN[owner].values())).x)
-    replayed(double, torch.ones(1), owner=owner, way=None)
-    assert made.count == MOST + 1, "the first was forgotten and starts anew"
+            replayed(double, (torch.ones(size),), owner=owner, way=None)
+    replayed(double, (torch.ones(1),), owner=owner, way=None)  # now the latest
+    replayed(double, (torch.ones(MOST + 1),), owner=owner, way=None)
+    assert made.count == len(recorded._SEEN[owner]) == MOST
+    replayed(double, (torch.ones(1),), owner=owner, way=None)
+    assert made.count == MOST, "still there"
+    for _ in range(USUAL + 1):
+        replayed(double, (torch.ones(2),), owner=owner, way=None)
+    assert made.count == MOST + 1, "the oldest was forgotten"
+    held = weakref.ref(next(reversed(recorded._SEEN[owner].values())).inputs[0])
     del owner
     gc.collect()
     assert held() is None
@@ -69,16 +92,85 @@ def test_only_the_latest_ways_are_remembered_and_only_while_their_owner_lives(mo
 def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch, works=False), torch.zeros(1)
     for _ in range(5):
-        assert replayed(double, torch.ones(3), owner=owner, way=None)[0].tolist() == [2, 2, 2]
+        assert replayed(double, (torch.ones(3),), owner=owner, way=None)[0].tolist() == [2, 2, 2]
     assert made.count == 1
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError])
+def test_a_capture_that_is_broken_off_ends(raised: type[BaseException]):
+    class Graph:
+        ended = 0
+
+        def capture_begin(self, **settings: str) -> None: ...
+
+        def capture_end(self) -> None:
+            self.ended += 1
+            raise RuntimeError("capture was invalidated")
+
+    def interrupted() -> tuple[Tensor]:
+        raise raised
+
+    graph: Any = Graph()
+    with pytest.raises(raised):
+        recorded._capture(graph, interrupted)
+    assert graph.ended == 1
 
 
 def test_on_a_cpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recorded, "_record", None)
     owner = torch.zeros(1)
     for _ in range(5):
-        replayed(double, torch.ones(3), owner=owner, way=None)
+        replayed(double, (torch.ones(3),), owner=owner, way=None)
     assert owner not in recorded._SEEN
+
+
+def keys_of(canonicalizer: ls.Canonicalizer, features: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What recordings of this canonicalizer's solves would be known by."""
+    Recorded(monkeypatch)
+    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    with torch.no_grad():
+        canonicalizer(features)
+    return list(recorded._SEEN[canonicalizer.network.trunk.tensors()[0]])
+
+
+def test_a_solve_is_known_by_all_that_it_follows_from(monkeypatch: pytest.MonkeyPatch):
+    features = features_for(3)
+
+    def canonicalizer(update: str = "direct", **settings: Any) -> ls.Canonicalizer:
+        return canonicalizer_for(3, update, True, (16, 16), **settings)
+
+    usual = canonicalizer()
+    (key,) = keys_of(usual, features, monkeypatch)
+    with torch.no_grad():
+        usual.network.to_x.weight.mul_(2)  # in place: read where it lies
+    assert keys_of(usual, features, monkeypatch) == [key]
+    usual.network.to_x.weight = torch.nn.Parameter(usual.network.to_x.weight.detach().clone())
+    assert len(keys_of(usual, features, monkeypatch)) == 2
+    ways = {key[-1]}
+    for changed in (
+        {"max_steps": 5}, {"tolerance": 1e-2}, {"history": 3}, {"damping": 0.5}, {"guard": None},
+        {"temperature": 2.0}, {"update": "compose", "solver": "anderson", "max_steps": 6},
+    ):  # fmt: skip
+        ways.add(keys_of(canonicalizer(**changed), features, monkeypatch)[0][-1])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    ways.add(keys_of(canonicalizer(), features, monkeypatch)[0][-1])
+    assert len(ways) == 9
+
+
+def test_nothing_is_recorded_in_training_nor_in_compiled_programs(monkeypatch: pytest.MonkeyPatch):
+    canonicalizer, features = canonicalizer_for(3, "direct", True, (16, 16)), features_for(3)
+    owner = canonicalizer.network.trunk.tensors()[0]
+    Recorded(monkeypatch)
+    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    canonicalizer(features).map.state().sum().backward()
+    with torch.no_grad():
+        torch.compile(canonicalizer, backend="eager")(features)
+    assert owner not in recorded._SEEN
+
+
+def recordings(canonicalizer: ls.Canonicalizer) -> int:
+    seen = recorded._SEEN[canonicalizer.network.trunk.tensors()[0]].values()
+    return sum(isinstance(one, recorded._Recording) for one in seen)
 
 
 @on_gpu
@@ -89,8 +181,7 @@ def test_a_replayed_solve_is_the_launched_one(in_channels: int, update: str, mon
     inputs = [features * (1 + n) for n in range(5)]
     with torch.no_grad():
         found = [canonicalizer(x) for x in inputs]
-        (kinds,) = [list(map(type, recorded._SEEN[canonicalizer.network.trunk.tensors()[0]].values()))]
-        assert kinds == [recorded._Recording]
+        assert recordings(canonicalizer) == 1
         monkeypatch.setattr(recorded, "WANTED", False)
         for x, report in zip(inputs, found, strict=True):
             launched = canonicalizer(x)
@@ -110,6 +201,7 @@ def test_weights_that_change_are_followed():
         canonicalizer.network.to_x.weight = torch.nn.Parameter(-canonicalizer.network.to_x.weight.detach())
         for _ in range(USUAL + 2):
             assert torch.equal(canonicalizer(features).map.state(), before)
+        assert recordings(canonicalizer) == 2
 
 
 @on_gpu
@@ -128,6 +220,7 @@ def test_streams_modes_and_captures_of_others():
             beside = [canonicalizer(features).map.state() for _ in range(USUAL + 2)]
         stream.synchronize()
         assert all(torch.equal(state, usual) for state in beside)
+        assert recordings(canonicalizer) == 2
         graph, held = torch.cuda.CUDAGraph(), features.clone()
         with torch.cuda.graph(graph):
             state = canonicalizer(held).map.state()

@@ -191,7 +191,7 @@ def test_half_the_digits_are_as_good_as_tf32(in_channels: int, dtype: torch.dtyp
 def test_weights_are_laid_out_as_by_permuting(inputs: int, wide: int, last: int, taps_first: bool):
     rng = torch.Generator().manual_seed(0)
     first, second = torch.randn(wide, inputs, 3, 3, generator=rng), torch.randn(last, wide, 3, 3, generator=rng)
-    first = first.to(DEVICE, memory_format=torch.channels_last)
+    first, second = (weight.to(memory_format=torch.channels_last) for weight in (first.to(DEVICE), second))
     for dtype in (torch.float32, HALF):
         one, two = lay_out(first, second.to(DEVICE, torch.bfloat16), dtype, taps_first=taps_first)
         turned = first.permute(2, 3, 0, 1).flatten(0, 1) if taps_first else first.permute(0, 2, 3, 1).flatten(1, 2)

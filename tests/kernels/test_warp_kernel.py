@@ -57,6 +57,14 @@ def test_the_identity_changes_no_bit(name: str):
     assert torch.equal(fused(x, ls.identity_map(1, 6, device=DEVICE), LAYOUTS[name][0]), x)
 
 
+@every_layout
+def test_tables_may_lie_in_memory_as_they_like(name: str):
+    x, layout, m = features(name), LAYOUTS[name][0], some_map("grid")
+    along_x, along_y = m.displacements(*pixels_of(x, layout))
+    turned = along_y.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(fused_unscale(x, along_x, turned, layout), fused(x, m, layout))
+
+
 def raw_parameters(family: str, batch: int = 2) -> list[Tensor]:
     """Of which maps are made: their borders stay where they are, so a gradient there is nobody's."""
     rng = torch.Generator().manual_seed(1)

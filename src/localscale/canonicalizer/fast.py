@@ -130,7 +130,8 @@ def solve_fast(
 
     ``prepared`` says that the features are a working copy already.
     """
-    solve = _solve_now if kernels.launched(features) else torch.ops.localscale.solve
+    launched = kernels.launched(features)
+    solve = _solve_now if launched else torch.ops.localscale.solve
     point, image, residual, steps = solve(
         features,
         network.trunk.tensors(),
@@ -146,6 +147,7 @@ def solve_fast(
         solver.damping,
         solver.ridge if isinstance(solver, Anderson) else 0.0,
         not stops_early(solver.fixed),
+        launched and not prepared,  # not in training, nor in compiled programs, which are recorded as a whole
     )
     return Estimate(point, image, residual, steps, residual <= solver.tolerance)
 
@@ -153,36 +155,37 @@ def solve_fast(
 def _solve_now(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
-    ridge: float, fixed: bool,
+    ridge: float, fixed: bool, replay: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    from localscale.kernels.equilibrium import fits, product_dtype, solve_each
+    from localscale.kernels.equilibrium import begin, fits, product_dtype, solve_each
     from localscale.kernels.mixing import Iteration
     from localscale.kernels.recorded import replayed
 
-    (columns, rows), weights = knots, (*trunk, *heads)
+    columns, rows = knots
     mixing: dict[str, Any] = {"history": history, "tolerance": tolerance, "damping": damping, "ridge": ridge}
     settings: dict[str, Any] = {"temperature": temperature, "guard": guard or None, "compose": compose}
 
-    def begin() -> Iteration:
+    def started() -> Iteration:
         return Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
 
-    def solve(copy: Tensor) -> _Found:
-        iteration, (first, second) = begin(), strides_of(copy.shape[1], copy.shape[2], 2)
-        solve_each(copy, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
-        return _found(iteration)
-
     if not fits(trunk):
-        copy, iteration = _working_copy(features, resolution, torch.float32), begin()
+        copy, iteration = _working_copy(features, resolution, torch.float32), started()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
         _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)
         return _found(iteration)
     copy = _working_copy(features, resolution, product_dtype())
-    if not resolution:  # in training, whose steps can be recorded as a whole
-        return solve(copy)
-    places = tuple((weight.data_ptr(), weight.dtype) for weight in weights)
-    precision = (product_dtype(), torch.backends.cuda.matmul.fp32_precision)
-    way = (precision, places, rows, columns, max_steps, *mixing.values(), *settings.values())
-    return replayed(solve, copy, owner=trunk[0], way=way)
+    first, second = strides_of(copy.shape[1], copy.shape[2], 2)
+
+    def solve(start: Tensor, weight_1: Tensor, weight_2: Tensor) -> _Found:
+        iteration, weights = started(), (weight_1, weight_2)
+        solve_each(start, *weights, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
+        return _found(iteration)
+
+    given = begin(copy, trunk, first)
+    if not replay:
+        return solve(*given)
+    way = (product_dtype(), first, second, rows, columns, max_steps, *mixing.values(), *settings.values())
+    return replayed(solve, given, owner=trunk[0], reads=(trunk[1], trunk[3], *heads), way=way)
 
 
 def _found(iteration: Iteration) -> _Found:
@@ -243,7 +246,7 @@ _solve = torch.library.custom_op("localscale::solve", _solve_now, mutates_args=(
 def _(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
-    ridge: float, fixed: bool,
+    ridge: float, fixed: bool, replay: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     batch, size, full = features.shape[0], 2 * knots[0] * knots[1], torch.float32
     point, image = features.new_empty(batch, size, dtype=full), features.new_empty(batch, size, dtype=full)

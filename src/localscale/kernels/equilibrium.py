@@ -33,7 +33,7 @@ from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.places import addresses, between, block_of, corners
 from localscale.kernels.weights import lay_out
 
-__all__ = ["fits", "product_dtype", "solve_each"]
+__all__ = ["begin", "fits", "product_dtype", "solve_each"]
 
 HALF = torch.float16
 WIDEST = 128  # channels that one program can hold for its pixels
@@ -224,8 +224,24 @@ def product_dtype() -> torch.dtype:
     return HALF if halved else torch.float32
 
 
+def begin(copy: Tensor, trunk: Sequence[Tensor], stride: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What all steps of a solve read: features ``copy`` ``(B, h, w, C)``, and the weights of both layers of ``trunk``.
+
+    In the features' place comes what the first layer's taps make of them ``(B, h, w, 9·K)``, if it is no more to read.
+    """
+    projected = _projects(trunk, stride)
+    weight_1, weight_2 = lay_out(trunk[0], trunk[2], product_dtype(), taps_first=projected)
+    return copy @ weight_1.flatten(0, 1).T if projected else copy, weight_1, weight_2
+
+
+def _projects(trunk: Sequence[Tensor], stride: int) -> bool:
+    return stride == 1 and trunk[0].shape[1] >= 9 * len(trunk[1])
+
+
 def solve_each(
-    copy: Tensor,
+    start: Tensor,
+    weight_1: Tensor,
+    weight_2: Tensor,
     trunk: Sequence[Tensor],
     heads: Sequence[Tensor],
     strides: tuple[int, int],
@@ -236,20 +252,19 @@ def solve_each(
     guard: float | None,
     compose: bool,
 ) -> None:
-    """Take ``iteration`` from its beginning to its end, on features ``copy`` ``(B, h, w, C)``.
+    """Take ``iteration`` from its beginning to its end, on what ``begin`` gave.
 
     ``trunk`` and ``heads`` are weights and biases in turn; ``strides`` are the trunk's two.
     """
-    batch, height, width, channels = copy.shape
+    (batch, height, width), channels = start.shape[:3], trunk[0].shape[1]
     (rows, columns), dtype = iteration.lattice, product_dtype()
     wide, last = len(trunk[1]), len(trunk[3])
     stride, next_stride = strides
+    projected = _projects(trunk, stride)
     mid_height, mid_width = cover(height, stride), cover(width, stride)
     out_height, out_width = cover(mid_height, next_stride), cover(mid_width, next_stride)
-    hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=copy.device)
-    weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=copy.device)
-    projected = stride == 1 and channels >= 9 * wide  # then the taps' results are no more to read
-    weight_1, weight_2 = lay_out(trunk[0], trunk[2], dtype, taps_first=projected)
+    hidden = torch.empty(batch, mid_height, mid_width, wide, dtype=dtype, device=start.device)
+    weighed = torch.empty(batch, 2, out_height, out_width, dtype=torch.float32, device=start.device)
     where: dict[str, Any] = {"point": iteration.point, "rows": rows, "columns": columns, "active": iteration.active}
 
     def first_layer(seen: Tensor, *, still: bool) -> Launch:
@@ -283,13 +298,12 @@ def solve_each(
         SLOTS=power_above(max(history, 2)), HEIGHT=power_above(out_height), WIDTH=power_above(out_width),
     )  # fmt: skip
     if projected:
-        seen = start = copy @ weight_1.flatten(0, 1).T  # (B, h, w, 9·K): what each tap makes of the channels
-        looks = []
+        seen, looks = start, []
     else:
-        seen, start = torch.empty_like(copy, dtype=dtype), copy
+        seen = torch.empty_like(start, dtype=dtype)
         block, across = block_of(channels, contiguous=True)
         look = Launch(
-            _look, (cover(height * width, block), batch, 1), 4, **where, x=copy, canonical=seen,
+            _look, (cover(height * width, block), batch, 1), 4, **where, x=start, canonical=seen,
             height=height, width=width, CHANNELS=channels, PIXELS=block, ACROSS=across,
         )  # fmt: skip
         looks = [look]

@@ -1,12 +1,14 @@
 """Launches recorded as a CUDA graph and replayed: the host's work of a solve, done once.
 
 A solve is dozens of small kernels, and the device is done with them sooner than the host can launch them. Without
-gradients one that comes again in the same way, of the same shape and with weights in the same places, is therefore
+gradients one that comes again in the same way, of the same shapes and with weights in the same places, is therefore
 recorded, and from then on replayed. ``LOCALSCALE_GRAPHS=0`` in the environment turns it off.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -20,11 +22,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["replayed"]
 
+logger = logging.getLogger(__name__)
+
 WANTED = os.environ.get("LOCALSCALE_GRAPHS", "1") != "0"
 USUAL = 2  # calls that run as they are, in which programs are compiled; the next is recorded
 MOST = 4  # ways to be called that are remembered of one owner; each recording keeps its memory
 
-Answer = TypeVar("Answer", bound=tuple[Tensor, ...])
+Tensors = tuple[Tensor, ...]
+Answer = TypeVar("Answer", bound=Tensors)
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,11 @@ class _Recording(Generic[Answer]):
     """Launches, and where they read and write."""
 
     graph: torch.cuda.CUDAGraph
-    x: Tensor
+    inputs: list[Tensor]
     answer: Answer
 
-    def __call__(self, x: Tensor) -> Answer:
-        self.x.copy_(x)
+    def __call__(self, inputs: Tensors) -> Answer:
+        torch._foreach_copy_(self.inputs, list(inputs))
         self.graph.replay()
         return tuple(part.clone() for part in self.answer)  # type: ignore[return-value]
 
@@ -47,27 +52,30 @@ _SIDES: dict[torch.device, torch.cuda.Stream] = {}
 _ORDER = threading.Lock()  # of what is read into a recording and out of it
 
 
-def replayed(f: Callable[[Tensor], Answer], x: Tensor, *, owner: Tensor, way: Hashable) -> Answer:
-    """``f(x)`` for contiguous ``x`` on a GPU, without gradients; replayed where it came before.
+def replayed(f: Callable[..., Answer], inputs: Tensors, *, owner: Tensor, reads: Tensors = (), way: Hashable) -> Answer:
+    """``f(*inputs)`` for contiguous tensors on a GPU, without gradients; replayed where it came before.
 
-    ``f`` reads ``x`` and tensors that stay where they are, and waits for nothing; all else that it does follows from
-    ``way``. What is remembered goes with its ``owner``.
+    ``f`` launches kernels, and nothing that keeps memory of its own, as matrix products of libraries do. Besides its
+    inputs it takes what it ``reads`` from where it lies; all else that it does follows from ``way``. What is
+    remembered goes with its ``owner``.
     """
-    stream = _stream_of(x)
+    stream = _stream_of(inputs[0])
     if stream is None:
-        return f(x)
-    key = (x.shape, x.dtype, stream, way)
+        return f(*inputs)
+    kinds = tuple((x.shape, x.dtype) for x in inputs)
+    places = tuple((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in reads)
+    key = (kinds, places, stream, way)
     with _ORDER:
         seen: OrderedDict[Hashable, int | _Recording[Answer] | None] = _SEEN.setdefault(owner, OrderedDict())
         known = seen.pop(key, 0)
         if isinstance(known, int):
-            known = known + 1 if known < USUAL else _record(f, x, stream)
+            known = known + 1 if known < USUAL else _record(f, inputs, stream)
         seen[key] = known
         if len(seen) > MOST:
             seen.popitem(last=False)
         if isinstance(known, _Recording):
-            return known(x)
-    return f(x)
+            return known(inputs)
+    return f(*inputs)
 
 
 def _stream_of(x: Tensor) -> torch.cuda.Stream | None:
@@ -77,22 +85,32 @@ def _stream_of(x: Tensor) -> torch.cuda.Stream | None:
     return torch.cuda.current_stream(x.device)
 
 
-def _record(f: Callable[[Tensor], Answer], x: Tensor, stream: torch.cuda.Stream) -> _Recording[Answer] | None:
-    """Launch ``f`` beside ``stream``, once to warm up and once to be recorded."""
-    side = _SIDES.setdefault(x.device, torch.cuda.Stream(x.device))
-    graph = torch.cuda.CUDAGraph()
-    side.wait_stream(stream)
+def _record(f: Callable[..., Answer], inputs: Tensors, stream: torch.cuda.Stream) -> _Recording[Answer] | None:
+    """Launch ``f`` beside ``stream``, to be recorded."""
+    device = inputs[0].device
+    if device not in _SIDES:
+        _SIDES[device] = torch.cuda.Stream(device)
+    side, graph = _SIDES[device], torch.cuda.CUDAGraph()
     try:
-        with torch.inference_mode(False), torch.no_grad(), torch.cuda.stream(side):
-            held = torch.empty_like(x).copy_(x)
-            f(held)
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                answer = f(held)
-            finally:
-                graph.capture_end()
-    except RuntimeError:  # no memory left for it, or a driver that will not: it can still be launched
+        with torch.inference_mode(False), torch.no_grad():
+            held = [torch.empty_like(x).copy_(x) for x in inputs]
+            side.wait_stream(stream)
+            with torch.cuda.stream(side):
+                answer = _capture(graph, lambda: f(*held))
+            stream.wait_stream(side)
+    except RuntimeError as error:  # no memory left for it, or a driver that will not: it can still be launched
+        logger.info("a solve could not be recorded as a CUDA graph: %s", error)
         return None
-    finally:
-        stream.wait_stream(side)
     return _Recording(graph, held, answer)
+
+
+def _capture(graph: torch.cuda.CUDAGraph, f: Callable[[], Answer]) -> Answer:
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        answer = f()
+    except BaseException:  # whatever it is, the stream must not stay in capture
+        with contextlib.suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+    return answer

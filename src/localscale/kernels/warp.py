@@ -58,7 +58,7 @@ def _unscale(
 ):  # fmt: skip
     """A tile of pixels, and their channels in turn.
 
-    Where a pixel lies in its image is a number of 32 bits: it takes half the instructions that one of 64 does.
+    Where a pixel lies in its plane is a number of 32 bits: it takes half the instructions that one of 64 does.
     """
     batch = tl.program_id(2).to(tl.int64)
     x, out = x + batch * x_batch, out + batch * out_batch
@@ -76,10 +76,12 @@ def _unscale(
     at_a, at_b = at_a[:, None] + here, at_b[:, None] + here
     at_c, at_d = at_c[:, None] + here, at_d[:, None] + here
     where, s, t = where[:, None] + there, s[:, None], t[:, None]
+    source, target = x, out  # where channels lie from each other may take more than 32 bits
     for start in range(0, CHANNELS, ACROSS):
         mask = None if CHANNELS % ACROSS == 0 else (start + lane < CHANNELS)[None, :]
-        value = between(x + start * x_channel, at_a, at_b, at_c, at_d, s, t, mask)
-        tl.store(out + start * out_channel + where, value.to(out.dtype.element_ty), mask=mask)
+        value = between(source, at_a, at_b, at_c, at_d, s, t, mask)
+        tl.store(target + where, value.to(out.dtype.element_ty), mask=mask)
+        source, target = source + ACROSS * x_channel, target + ACROSS * out_channel
     if PREFIX > 0 and tl.program_id(1) == 0:  # prefix tokens stay as they are
         for token in range(tl.program_id(0), PREFIX, tl.num_programs(0)):
             for start in range(0, CHANNELS, ACROSS):
@@ -115,13 +117,13 @@ def _unscale_backward(
     at_c, at_d = at_c[:, None] + here, at_d[:, None] + here
     at_grad, s, t = at_grad[:, None] + (lane * g_channel)[None, :], s[:, None], t[:, None]
     slope_x, slope_y = tl.zeros((ROWS * COLUMNS,), dtype), tl.zeros((ROWS * COLUMNS,), dtype)
+    given, source, target = grad, x, to_x
     for start in range(0, CHANNELS, ACROSS):
         mask = moved[:, None]
         if CHANNELS % ACROSS != 0:
             mask = mask & (start + lane < CHANNELS)[None, :]
-        g = tl.load(grad + start * g_channel + at_grad, mask=mask, other=0).to(dtype)
+        g = tl.load(given + at_grad, mask=mask, other=0).to(dtype)
         if WANT_MAP:
-            source = x + start * x_channel
             a = tl.load(source + at_a, mask=mask, other=0).to(dtype)
             b = tl.load(source + at_b, mask=mask, other=0).to(dtype)
             c = tl.load(source + at_c, mask=mask, other=0).to(dtype)
@@ -129,11 +131,11 @@ def _unscale_backward(
             slope_x += tl.sum(g * ((b - a) + t * ((d - c) - (b - a))), axis=1)
             slope_y += tl.sum(g * ((c - a) + s * ((d - b) - (c - a))), axis=1)
         if WANT_X:
-            target = to_x + start * x_channel
             tl.atomic_add(target + at_a, g * (1 - s) * (1 - t), mask=mask, sem="relaxed")
             tl.atomic_add(target + at_b, g * s * (1 - t), mask=mask, sem="relaxed")
             tl.atomic_add(target + at_c, g * (1 - s) * t, mask=mask, sem="relaxed")
             tl.atomic_add(target + at_d, g * s * t, mask=mask, sem="relaxed")
+        given, source, target = given + ACROSS * g_channel, source + ACROSS * x_channel, target + ACROSS * x_channel
     if WANT_X and PREFIX > 0 and tl.program_id(1) == 0:  # nobody else looks at prefix tokens
         for token in range(tl.program_id(0), PREFIX, tl.num_programs(0)):
             for start in range(0, CHANNELS, ACROSS):
