@@ -39,6 +39,7 @@ def test_the_demo_ends_in_a_table_and_two_pictures_and_is_the_same_twice(tmp_pat
     assert numbers(tmp_path / "once") == numbers(tmp_path / "twice")
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_demo(tmp_path: Path):
     for seed in ("0", "1"):
         run("demo", "--quick", "--seed", seed, "--out", str(tmp_path / seed))

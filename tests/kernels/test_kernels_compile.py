@@ -71,9 +71,9 @@ for kind in ("*fp16", "*fp32"):
         chosen = layer | {"CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "DEPTH": 32}
         for seen, still in (("*fp32", True), (kind, False)):  # as it came, and as it was moved
             build(equilibrium._first_layer, kinds | {"x": seen}, chosen | {"STILL": still})
-    for wide, (block, warps) in ((64, equilibrium.SECOND), (128, equilibrium.FIRST)):
-        chosen = {"STRIDE": 2, "BLOCK": block, "CHANNELS": wide, "WIDE": 128, "HEADS": 16}
-        chosen["DEPTH"] = 64 if kind == "*fp16" else 32
+    halves = ((64, equilibrium.SECOND, 64), (128, equilibrium.FIRST, 64))
+    for wide, (block, warps), depth in halves if kind == "*fp16" else ((32, equilibrium.FIRST, 32),):
+        chosen = {"STRIDE": 2, "BLOCK": block, "CHANNELS": wide, "WIDE": 128, "DEPTH": depth, "HEADS": 16}
         needs = build(equilibrium._second_layer, kinds, chosen, 86, num_warps=warps)
         assert needs <= 99 * 1024, "more memory than smaller GPUs have"
 chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}

@@ -187,7 +187,7 @@ def test_half_the_digits_are_as_good_as_tf32(in_channels: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("taps_first", [False, True])
-@pytest.mark.parametrize(("inputs", "wide", "last"), [(3, 16, 32), (100, 64, 16), (768, 32, 128)])
+@pytest.mark.parametrize(("inputs", "wide", "last"), [(3, 16, 32), (100, 32, 16)])
 def test_weights_are_laid_out_as_by_permuting(inputs: int, wide: int, last: int, taps_first: bool):
     rng = torch.Generator().manual_seed(0)
     first, second = torch.randn(wide, inputs, 3, 3, generator=rng), torch.randn(last, wide, 3, 3, generator=rng)

@@ -257,6 +257,7 @@ class Wider(nn.Module):
         return self.contract(F.gelu(self.expand(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's own doing
 def test_a_loop_with_compiled_blocks_of_many_shapes_learns_the_same():
     torch.compiler.reset()

@@ -108,6 +108,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert hashes(run) == hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_local_ray_is_killed(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
     generate(toy_job(), tmp_path / "whole", form="shards")
@@ -120,6 +121,7 @@ def test_a_worker_of_a_local_ray_is_killed(tmp_path: Path) -> None:
     assert hashes(run) == hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_stages_for_gpus_are_actors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
     generate(toy_job(), tmp_path / "whole")
