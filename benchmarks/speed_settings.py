@@ -12,7 +12,7 @@ import localscale as ls
 from benchmarks.core import spread_heads
 from benchmarks.measurement import attempt, copy_bandwidth, peak_bytes
 
-STEPS = 4  # evaluations of an image at most, enough for every model here
+STEPS = 4  # evaluations of an image at most, where a table does not find out how many are needed
 TOLERANCE = 1e-3  # relative residual that a target asks for
 SPREAD = 0.1  # of the random weights in a last layer; at 0.25 six steps are too few for Swin-T on noise
 COMPILE_MODE = "reduce-overhead"
