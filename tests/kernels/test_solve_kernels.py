@@ -223,3 +223,15 @@ def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyP
     config = ls.DECConfig(channels=(4,), max_steps=2, fixed_steps=True, gradient="unrolled")
     canonicalizer = ls.Canonicalizer(3, (4, 4), config).to(DEVICE)
     assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.offsets.requires_grad
+
+
+def test_what_does_not_come_to_rest_is_the_identity_if_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    images = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    for policy in ("warn", "identity"):
+        settings = {"max_steps": 1, "tolerance": 1e-9, "on_failure": policy}
+        canonicalizer = canonicalizer_for(3, "direct", True, (16, 16), **settings)
+        with torch.no_grad():
+            report = canonicalizer(images)
+        assert not report.converged.any()
+        assert report.map.moves.any().item() == (policy == "warn")
