@@ -44,9 +44,13 @@ def interleaved_milliseconds(
     device: str,
     *,
     repeats: int,
+    queue: int = 1,
     after: Callable[[str, Any], None] | None = None,
 ) -> dict[str, float | str]:
     """The median time of each call on inputs made anew for every repetition, the calls taking turns.
+
+    A call that is waited for costs what its host's work and its device's take; among ones that are queued the device
+    is busy while the host goes on to the next, as it is within a model.
 
     Args:
         calls: what to time, by name; each gets the same inputs. One that raises is left out of the remaining
@@ -54,22 +58,24 @@ def interleaved_milliseconds(
         fresh: makes the inputs, outside the timed part.
         device: what to wait for before and after a call.
         repeats: timed repetitions, after a few that are not.
-        after: is told each call's name and answer, outside the timed part.
+        queue: calls of a repetition, on as many inputs, before anyone waits; the time is that of one of them.
+        after: is told each call's name and its last answer, outside the timed part.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, float | str] = {}
     warm_up = warm_up_calls(device)
     for _ in range(warm_up + repeats):
-        inputs = fresh()
+        queued = [fresh() for _ in range(queue)]
         for name, call in calls.items():
             if name in failed:
                 continue
             try:
                 _wait(device)
                 start = time.perf_counter()
-                answer = call(*inputs)
+                for inputs in queued:
+                    answer = call(*inputs)
                 _wait(device)
-                times[name].append(1000 * (time.perf_counter() - start))
+                times[name].append(1000 * (time.perf_counter() - start) / queue)
                 if after is not None:
                     after(name, answer)
                 del answer  # a recorded graph writes its next answer where this one lies

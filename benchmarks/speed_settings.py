@@ -11,11 +11,14 @@ from torch import Tensor
 import localscale as ls
 from benchmarks.core import spread_heads
 from benchmarks.measurement import attempt, copy_bandwidth, peak_bytes
+from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_SIDE
 
 STEPS = 4  # evaluations of an image at most, where a table does not find out how many are needed
 TOLERANCE = 1e-3  # relative residual that a target asks for
 SPREAD = 0.1  # of the random weights in a last layer; at 0.25 six steps are too few for Swin-T on noise
 COMPILE_MODE = "reduce-overhead"
+QUEUE = 8  # calls before anyone waits, where calls are queued
+QUEUED = f"queued is a call's share of {QUEUE} that are waited for together, as those of a model are"
 
 NOTHING = "–"
 Cell = float | str
@@ -111,6 +114,6 @@ def solve_note(evaluations: str = f"at most {STEPS} evaluations") -> str:
     default = config()
     return (
         f"Default configuration ({default.update} update, {default.family} maps of {default.knots} knots, "
-        f"{default.solver}, a copy of {default.resolution} px), {evaluations}, random last layers of "
-        f"spread {SPREAD:g}"
+        f"{default.solver}, copies of {IMAGE_SIDE} px of images and {FEATURE_SIDE} of features), {evaluations}, "
+        f"random last layers of spread {SPREAD:g}"
     )

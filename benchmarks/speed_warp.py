@@ -14,6 +14,8 @@ import localscale as ls
 from benchmarks.measurement import Table, interleaved_milliseconds
 from benchmarks.speed_settings import (
     NOTHING,
+    QUEUE,
+    QUEUED,
     Cell,
     bandwidth_note,
     floor_cells,
@@ -124,10 +126,10 @@ def warp(device: str, quick: bool) -> Table:
     note = (
         "`ls.unscale` with random grid maps of 6 knots, strength 0.5; backward to the map (ours: its control points), "
         "and to the features of tokens, which have one prefix token. Eager; all methods take turns on the same inputs, "
-        "made anew for every repetition; medians. Peers sample in float32 and cast back, but for the one whose grid is "
-        "bfloat16 too. Replayed: recorded as a CUDA graph, its inputs copied in. The largest error is against the same "
-        "warp in float64 of the same tensor. Floor: forward reads "
-        "and writes the tensor, backward reads it and the answer's gradient and writes the tokens' gradient. Peak "
+        f"made anew for every repetition; medians. Each call is waited for; {QUEUED}. Peers sample in float32 and cast "
+        "back, but for the one whose grid is bfloat16 too. Replayed: recorded as a CUDA graph, its inputs copied in. "
+        "The largest error is against the same warp in float64 of the same tensor. Floor: forward reads and writes the "
+        "tensor, backward reads it and the answer's gradient and writes the tokens' gradient. Peak "
         f"memory is above the inputs. {bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
     )
     return Table("One warp", note, rows)
@@ -154,6 +156,7 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
 
     peaks = {name: peak(call, inputs, device) for name, call in calls.items()}
     times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 51, after=look)
+    queued = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 11, queue=QUEUE)
     moved = feature.passes[backward] * inputs[0].x.nbytes
     rows: list[dict[str, Cell]] = []
     for name, time in times.items():
@@ -168,6 +171,8 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
                 "target ms": f"≤ {feature.target[backward]:g}" if is_ours else NOTHING,
                 "ms": time,
                 "verdict": verdict(time, feature.target[backward], quick) if is_ours else NOTHING,
+                "queued ms": queued[name],
+                "queued": verdict(queued[name], feature.target[backward], quick) if is_ours else NOTHING,
                 **floor_cells(time, moved, device, quick),
                 "largest error": errors.get(name, NOTHING),
                 "peak MiB": scaled(peaks[name], 2**20),

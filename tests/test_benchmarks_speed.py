@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ ROOT = Path(__file__).parent.parent
 FLOOR = {"floor ms", "× floor"}
 # The first words of a table's title → columns that each of its rows must have.
 COLUMNS = {
-    "One warp": {"tensor", "what", "method", "published ms", "target ms", "ms", "verdict", "peak MiB"} | FLOOR,
+    "One warp": {"tensor", "what", "method", "published ms", "target ms", "ms", "verdict", "queued ms", "peak MiB"}
+    | FLOOR,
     "Inference": {"published %", "target %", "overhead %", "verdict", "worst residual", "adapted peak MiB"} | FLOOR,
-    "The solve alone": {"published ms", "target ms", "ms", "time", "peak GB", "memory", "worst residual"} | FLOOR,
+    "The solve alone": {"published ms", "target ms", "ms", "time", "queued ms", "peak GB", "memory", "worst residual"}
+    | FLOOR,
     "A training step": {"published %", "target %", "overhead %", "time", "extra memory %", "memory"} | FLOOR,
     "How the cost": {"axis", "value", "forward ms", "forward and backward ms", "forward and backward peak MiB"},
 }
@@ -94,6 +97,14 @@ def test_calls_take_turns_on_inputs_made_anew():
     calls = {name: lambda x, name=name: seen.append((name, x)) for name in "ab"}
     interleaved_milliseconds(calls, lambda: (next(made),), "cpu", repeats=2)
     assert seen == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+
+
+def test_queued_calls_share_the_time_of_their_row():
+    made, seen = iter(range(100)), []
+    calls = {name: lambda x, name=name: seen.append((name, x)) or time.sleep(0.02) for name in "ab"}
+    times = interleaved_milliseconds(calls, lambda: (next(made),), "cpu", repeats=1, queue=2)
+    assert seen[:4] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert all(20 <= each < 39 for each in times.values())
 
 
 @pytest.mark.parametrize(

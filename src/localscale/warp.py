@@ -85,7 +85,7 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
     if native and layout != "NHW" and kernels.usable(x) and x.numel() < LARGE * x.shape[0]:
         from localscale.kernels.warp import fused_unscale
 
-        return fused_unscale(x, *look_at.displacements(height, width), layout)
+        return fused_unscale(x, look_at.displacements(height, width), layout)
     (view, restore), flow = as_nchw(x, layout), look_at.flow(height, width)
     if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         moves = look_at.moves if isinstance(look_at, GridMap) else flow.flatten(1).any(dim=1)

@@ -240,6 +240,13 @@ def test_the_network_sees_a_copy_of_at_most_the_resolution(
     assert shown_to_the_network(noise(2, 3, *size), resolution=resolution).shape == (2, 3, *seen)
 
 
+@pytest.mark.parametrize(("channels", "usual"), [(3, 56), (4, 56), (5, 28), (96, 28)])
+def test_features_are_seen_smaller_than_images_if_nothing_else_is_said(channels: int, usual: int):
+    features = noise(1, channels, 64, 32)
+    assert shown_to_the_network(features).shape == (1, channels, usual, usual // 2)
+    assert shown_to_the_network(features, resolution=40).shape == (1, channels, 40, 20)
+
+
 def test_small_images_are_seen_as_they_are():
     images = noise(2, 3, 40, 30)
     assert torch.equal(shown_to_the_network(images), images)

@@ -138,10 +138,10 @@ def test_apart_the_map_s_gradient_is_worked_out_alone(monkeypatch: pytest.Monkey
         return launch_backward(*inputs)
 
     monkeypatch.setattr(warp, "_launch_backward", count)
-    y, weights = unscale_apart(x, *offsets.unbind(1)), torch.rand(x.shape).to(DEVICE)
+    y, weights = unscale_apart(x, offsets), torch.rand(x.shape).to(DEVICE)
     torch.autograd.grad(y, offsets, weights, retain_graph=True)
     assert done == [(False, True)]
     found = torch.autograd.grad(y, [x, offsets], weights)
-    twin = fused_unscale(x, *offsets.unbind(1), "NCHW")
+    twin = fused_unscale(x, (offsets,), "NCHW")
     assert torch.equal(y, twin)
     assert_close(list(found), list(torch.autograd.grad(twin, [x, offsets], weights)), 1e-6)

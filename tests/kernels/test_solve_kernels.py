@@ -1,5 +1,7 @@
 """The solve without gradients against its plain twin: the head, what lies between evaluations, and the whole."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -207,6 +209,22 @@ def test_a_small_copy_is_the_twins(size, new, dtype: torch.dtype):
     assert (shrink(x, *new).permute(0, 3, 1, 2) - twin).abs().max() < 1e-5
     last = x.to(memory_format=torch.channels_last)
     assert torch.allclose(shrink(last, *new), shrink(x, *new), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "new", "dtype"),
+    [
+        (40, (7, 6), (4, 4), torch.float32),
+        (40, (1, 7), (1, 4), torch.bfloat16),
+        (32, (6, 1), (3, 1), torch.float32),
+        (9, (1, 40), (1, 6), torch.bfloat16),  # too many under a tent to be spelled out
+    ],
+)
+def test_a_small_copy_of_features_side_by_side_is_the_twins(channels: int, size, new, dtype: torch.dtype):
+    tokens = torch.rand(2, 1 + math.prod(size), channels, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
+    x = tokens[:, 1:].unflatten(1, size).permute(0, 3, 1, 2)
+    assert x.stride(1) == 1
+    assert (shrink(x, *new).permute(0, 3, 1, 2) - resize(x.float(), *new)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("channels", [5, 64, 96])

@@ -38,7 +38,7 @@ def some_map(kind: str, batch: int = 2, dtype: torch.dtype = torch.float32) -> M
 
 def fused(x: Tensor, m: Map, layout: Layout) -> Tensor:
     height, width = pixels_of(x, layout)
-    return fused_unscale(x, *m.displacements(height, width), layout)
+    return fused_unscale(x, m.displacements(height, width), layout)
 
 
 @every_layout
@@ -60,9 +60,19 @@ def test_the_identity_changes_no_bit(name: str):
 @every_layout
 def test_tables_may_lie_in_memory_as_they_like(name: str):
     x, layout, m = features(name), LAYOUTS[name][0], some_map("grid")
-    along_x, along_y = m.displacements(*pixels_of(x, layout))
+    along_x, along_y = m.offsets.unbind(1)
     turned = along_y.transpose(1, 2).contiguous().transpose(1, 2)
-    assert torch.equal(fused_unscale(x, along_x, turned, layout), fused(x, m, layout))
+    assert torch.equal(fused_unscale(x, (along_x, turned), layout), fused(x, m, layout))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_tables_may_come_as_one_or_as_two(create_graph: bool):
+    x, layout = features("tokens").requires_grad_(), LAYOUTS["tokens"][0]
+    offsets, answers = some_map("grid").offsets.requires_grad_(), []
+    for tables in ((offsets,), offsets.unbind(1)):
+        y = fused_unscale(x, tables, layout)
+        answers.append((y, *torch.autograd.grad(y.square().sum(), (x, offsets), create_graph=create_graph)))
+    assert all((one - other).abs().max() < 1e-5 for one, other in zip(*answers, strict=True))
 
 
 def raw_parameters(family: str, batch: int = 2) -> list[Tensor]:
@@ -152,7 +162,7 @@ def test_a_lost_map_gives_nan_and_reads_nothing_outside():
     x, m = features("images"), some_map("grid")
     offsets = m.offsets.clone()
     offsets[0] = torch.nan
-    y = fused_unscale(x, offsets[:, 0], offsets[:, 1], "NCHW")
+    y = fused_unscale(x, (offsets[:, 0], offsets[:, 1]), "NCHW")
     assert y[0].isnan().all()
     assert y[1].isfinite().all()
 
@@ -162,7 +172,7 @@ def test_compiled_it_is_the_same():
     layout = Tokens(5, 6, prefix=1)
 
     def twice(x: Tensor, offsets: Tensor) -> Tensor:
-        return 2 * fused_unscale(x, offsets[:, 0], offsets[:, 1], layout)
+        return 2 * fused_unscale(x, (offsets[:, 0], offsets[:, 1]), layout)
 
     offsets = m.offsets.clone().requires_grad_()
     y = torch.compile(twice, backend="aot_eager", fullgraph=True)(x, offsets)

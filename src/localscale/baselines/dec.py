@@ -46,8 +46,8 @@ class DEC(Method):
     """Whether a site's map comes from its own feature or from the image."""
     channels: tuple[int, ...] = (64, 128)
     """Widths of the canonicalizer's convolutions."""
-    resolution: int = 56
-    """Longest side of the copy that a canonicalizer looks at."""
+    resolution: int | None = 56
+    """Longest side of the copy that a canonicalizer looks at; None is 56 for images, 28 for features."""
     temperature: float = 1.0
     """Divides raw parameters: higher is gentler."""
     solver: Literal["anderson", "plain"] = "anderson"

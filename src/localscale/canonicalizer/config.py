@@ -36,7 +36,8 @@ class DECConfig:
         mode: ``"invariant"`` M(S⁻¹(F)), or ``"equivariant"`` S(M(S⁻¹(F))).
         channels: output channels of each convolution; as many layers as entries (App. A1: 64 and 128). On a GPU two
             layers of 16, 32, 64 or 128 channels are fastest.
-        resolution: longest side of the copy of its input that the canonicalizer works on.
+        resolution: longest side of the copy of its input that a canonicalizer works on; ``None`` is 56 for images and
+            28 for features inside the network.
         temperature: divides the bounded raw parameters; lower means stronger warps are possible.
         guard: smallest Jacobian determinant of a ``grid`` map; ``None`` lets maps fold.
         step_size: η of the ``gradient`` update.
@@ -63,7 +64,7 @@ class DECConfig:
     source: str = "latent"
     mode: str = "invariant"
     channels: tuple[int, ...] = (64, 128)
-    resolution: int = 56
+    resolution: int | None = None
     temperature: float = 1.0
     guard: float | None = 0.1
     step_size: float = 1.0
@@ -109,7 +110,7 @@ class DECConfig:
         self.make_solver()
         if not self.channels or min(self.channels) < 1:
             raise ConfigError(f"channels is {self.channels}; expected at least one positive width")
-        if self.resolution < 2:
+        if self.resolution is not None and self.resolution < 2:
             raise ConfigError(f"resolution is {self.resolution}; expected at least 2 pixels")
         if not 0 <= self.step_size < math.inf:
             raise ConfigError(f"step_size is {self.step_size}; expected a finite number, 0 or more")

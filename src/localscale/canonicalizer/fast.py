@@ -7,6 +7,7 @@ the kernels in ``localscale.kernels``.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from localscale.kernels.mixing import Iteration
 
 __all__ = ["KernelEvaluation", "KernelSolver", "has_gradient_kernels", "has_kernels", "solve_fast"]
-
-_Found = tuple[Tensor, Tensor, Tensor, Tensor]  # points, their images, residuals and steps
 
 MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
 
@@ -58,7 +57,7 @@ class KernelEvaluation:
 
         network, (columns, rows) = self.network, self.knots
         current = (state - self.even).view(-1, 2, rows, columns)
-        features = network.trunk(unscale_apart(self.copy, *current.unbind(1)))
+        features = network.trunk(unscale_apart(self.copy, current))
         weights, biases = network.head_weights(features.dtype), network.head_biases(features.dtype)
         if features.is_contiguous():
             weighed = (weights @ features.flatten(2) + biases[:, None]).unflatten(2, features.shape[2:])
@@ -101,7 +100,7 @@ class KernelSolver:
         if f is not self.evaluation:
             return self._solve_between(f, z0)
         network, copy, knots, config = f.network, f.copy.detach(), f.knots, f.config
-        found = solve_fast(network, copy, knots, config, self.twin, prepared=True)
+        found = solve_fast(network, copy, knots, config, self.twin)
         return dataclasses.replace(found, point=z0 + found.point, image=z0 + found.image)
 
     def _solve_between(self, f: Function, z0: Tensor) -> Estimate:
@@ -124,20 +123,22 @@ def solve_fast(
     config: DECConfig,
     solver: Anderson | Plain,
     *,
-    prepared: bool = False,
+    resolution: int = 0,
 ) -> Estimate:
     """The best map found for each image of ``features`` ``(B, C, H, W)``: a solver's estimate of its offsets.
 
-    ``prepared`` says that the features are a working copy already.
+    No side of what is looked at is longer than ``resolution``; 0 says that the features are a working copy already.
     """
+    from localscale.kernels.mixing import parts_of
+
     launched = kernels.launched(features)
     solve = _solve_now if launched else torch.ops.localscale.solve
-    point, image, residual, steps = solve(
+    found, steps = solve(
         features,
         network.trunk.tensors(),
         [tensor for head in (network.to_x, network.to_y) for tensor in (head.weight, head.bias)],
         list(knots),
-        0 if prepared else config.resolution,
+        resolution,
         network.temperature,
         network.guard or 0.0,
         config.update == "compose",
@@ -147,8 +148,9 @@ def solve_fast(
         solver.damping,
         solver.ridge if isinstance(solver, Anderson) else 0.0,
         not stops_early(solver.fixed),
-        launched and not prepared,  # not in training, nor in compiled programs, which are recorded as a whole
+        launched and resolution > 0,  # not in training, nor in compiled programs, which are recorded as a whole
     )
+    point, image, residual = parts_of(found, len(features), 2 * math.prod(knots))
     return Estimate(point, image, residual, steps, residual <= solver.tolerance)
 
 
@@ -156,7 +158,7 @@ def _solve_now(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
     ridge: float, fixed: bool, replay: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     from localscale.kernels.equilibrium import begin, fits, product_dtype, solve_each
     from localscale.kernels.mixing import Iteration
     from localscale.kernels.recorded import replayed
@@ -172,24 +174,20 @@ def _solve_now(
         copy, iteration = _working_copy(features, resolution, torch.float32), started()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
         _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)
-        return _found(iteration)
+        return iteration.found, iteration.steps
     copy = _working_copy(features, resolution, product_dtype())
     first, second = strides_of(copy.shape[1], copy.shape[2], 2)
 
-    def solve(start: Tensor, weight_1: Tensor, weight_2: Tensor) -> _Found:
+    def solve(start: Tensor, weight_1: Tensor, weight_2: Tensor) -> tuple[Tensor, Tensor]:
         iteration, weights = started(), (weight_1, weight_2)
         solve_each(start, *weights, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
-        return _found(iteration)
+        return iteration.found, iteration.steps
 
     given = begin(copy, trunk, first)
     if not replay:
         return solve(*given)
     way = (product_dtype(), first, second, rows, columns, max_steps, *mixing.values(), *settings.values())
     return replayed(solve, given, owner=trunk[0], reads=(trunk[1], trunk[3], *heads), way=way)
-
-
-def _found(iteration: Iteration) -> _Found:
-    return iteration.best_point, iteration.best_image, iteration.best, iteration.steps
 
 
 def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tensor:
@@ -247,7 +245,7 @@ def _(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
     ridge: float, fixed: bool, replay: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    batch, size, full = features.shape[0], 2 * knots[0] * knots[1], torch.float32
-    point, image = features.new_empty(batch, size, dtype=full), features.new_empty(batch, size, dtype=full)
-    return point, image, features.new_empty(batch, dtype=full), features.new_empty(batch, dtype=torch.int64)
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    batch, size = features.shape[0], 2 * knots[0] * knots[1]
+    found = features.new_empty(batch * (2 * size + 1), dtype=torch.float32)
+    return found, features.new_empty(batch, dtype=torch.int64)

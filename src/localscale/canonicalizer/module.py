@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.fast import KernelEvaluation, KernelSolver, has_gradient_kernels, has_kernels, solve_fast
-from localscale.canonicalizer.network import IMAGE_CHANNELS, EnergyNetwork, MapNetwork, Pools, working_size
+from localscale.canonicalizer.network import (
+    IMAGE_CHANNELS,
+    EnergyNetwork,
+    MapNetwork,
+    Pools,
+    usual_resolution,
+    working_size,
+)
 from localscale.canonicalizer.updates import UPDATES, FamilyMap
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Solver, fixed_point
@@ -60,6 +67,7 @@ class Canonicalizer(nn.Module):
     def __init__(self, in_channels: int, knots: tuple[int, int], config: DECConfig, *, detached: bool = False) -> None:
         super().__init__()
         self.in_channels, self.knots, self.config, self.detached = in_channels, knots, config, detached
+        self.resolution = usual_resolution(in_channels) if config.resolution is None else config.resolution
         self.solver = config.make_solver()
         if config.update == "gradient":
             self.network: EnergyNetwork | MapNetwork = EnergyNetwork(in_channels, channels=config.channels)
@@ -116,7 +124,7 @@ class Canonicalizer(nn.Module):
 
     def _solve_fast(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
-        estimate = solve_fast(self.network, features, self.knots, self.config, self.solver)
+        estimate = solve_fast(self.network, features, self.knots, self.config, self.solver, resolution=self.resolution)
         offsets = estimate.image  # where an image was lost, the start's: all zero, the identity
         if self.config.on_failure == "identity":
             offsets = torch.where(estimate.converged[:, None], offsets, 0.0)
@@ -143,7 +151,7 @@ class Canonicalizer(nn.Module):
         """
         copy = features.to(compute_dtype(features.dtype))
         with _full_precision(features.device.type):
-            copy = resize(copy, *working_size(copy.shape[-2], copy.shape[-1], self.config.resolution))
+            copy = resize(copy, *working_size(copy.shape[-2], copy.shape[-1], self.resolution))
         if self.in_channels > IMAGE_CHANNELS:
             copy = F.layer_norm(copy.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)
         return copy

@@ -12,11 +12,20 @@ from localscale.maps.build import family_of
 from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
 
-__all__ = ["IMAGE_CHANNELS", "EnergyNetwork", "MapNetwork", "convolutions", "strides_of", "working_size"]
+__all__ = [
+    "IMAGE_CHANNELS",
+    "EnergyNetwork",
+    "MapNetwork",
+    "convolutions",
+    "strides_of",
+    "usual_resolution",
+    "working_size",
+]
 
 Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
 
 IMAGE_CHANNELS = 4  # features with more channels than an image are normalised first
+IMAGE_SIDE, FEATURE_SIDE = 56, 28  # longest sides at which they are looked at, if nothing else is said
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
 
 
@@ -67,6 +76,11 @@ def strides_of(height: int, width: int, layers: int) -> list[int]:
         strides.append(2 if min(height, width) >= 2 * MIN_SIDE else 1)
         height, width = -(-height // strides[-1]), -(-width // strides[-1])
     return strides
+
+
+def usual_resolution(channels: int) -> int:
+    """The longest side at which an image or a feature is looked at, if nothing else is said."""
+    return IMAGE_SIDE if channels <= IMAGE_CHANNELS else FEATURE_SIDE
 
 
 def working_size(height: int, width: int, resolution: int) -> tuple[int, int]:

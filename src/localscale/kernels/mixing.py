@@ -15,7 +15,7 @@ from torch import Tensor
 
 from localscale.kernels.launch import Launch, power_above
 
-__all__ = ["Iteration", "mix"]
+__all__ = ["Iteration", "mix", "parts_of"]
 
 
 @triton.jit
@@ -130,7 +130,8 @@ class Iteration:
     """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation.
 
     It starts at zero, unless ``point`` is set before. ``lattice`` = (rows, columns) says that the numbers are offsets
-    of a map's control points, whose residual is relative to where the points are.
+    of a map's control points, whose residual is relative to where the points are. What is ``found`` lies side by side:
+    the best points, their images and their residuals.
     """
 
     tolerance: float
@@ -138,13 +139,14 @@ class Iteration:
     ridge: float
     lattice: tuple[int, int]
     point: Tensor
-    best_point: Tensor
-    best_image: Tensor
     points: Tensor
     errors: Tensor
-    best: Tensor
+    found: Tensor
     active: Tensor
     steps: Tensor
+
+    def __post_init__(self) -> None:
+        self.best_point, self.best_image, self.best = parts_of(self.found, *self.point.shape)
 
     @classmethod
     def begin(
@@ -162,13 +164,10 @@ class Iteration:
         """At zero; a history of 0 mixes nothing."""
         zeros = torch.zeros(1 + 2 * history, batch * size, device=device)  # one launch
         point, (points, errors) = zeros[0].view(batch, size), zeros[1:].view(2, batch, history, size).unbind()
-        best_point = torch.empty(batch, size, device=device)  # from here on first written by the first advance
-        best_image = torch.empty(batch, size, device=device)
-        best = torch.empty(batch, device=device)
+        found = torch.empty(batch * (2 * size + 1), device=device)  # from here on first written by the first advance
         active = torch.empty(batch, dtype=torch.int8, device=device)
         steps = torch.empty(batch, dtype=torch.int64, device=device)
-        numbers = (tolerance, damping, ridge, lattice)
-        return cls(*numbers, point, best_point, best_image, points, errors, best, active, steps)
+        return cls(tolerance, damping, ridge, lattice, point, points, errors, found, active, steps)
 
     def advance(self, image: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
@@ -181,3 +180,9 @@ class Iteration:
             HISTORY=history, SLOTS=power_above(max(history, 2)),
         )  # fmt: skip
         mix_all(number)
+
+
+def parts_of(found: Tensor, batch: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """An iteration's best points ``(B, D)``, their images and their residuals ``(B,)``."""
+    best_point, best_image = found[: 2 * batch * size].view(2, batch, size)
+    return best_point, best_image, found[2 * batch * size :]

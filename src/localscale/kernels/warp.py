@@ -12,6 +12,7 @@ channels.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,25 +28,34 @@ from localscale.layouts import Layout, Tokens
 __all__ = ["fused_unscale", "launch_unscale", "unscale_apart"]
 
 Ints = tuple[int, ...]
+Tensors = tuple[Tensor, ...]
+Place = tuple[int, int, int, bool]  # height, width, prefix tokens, and whether channels are last
 
 
-def fused_unscale(x: Tensor, along_x: Tensor, along_y: Tensor, layout: Layout) -> Tensor:
-    """x(l(p)) for ``x`` in ``layout``, with l's displacements ``(B or 1, rows, columns)`` as tables.
+def fused_unscale(x: Tensor, tables: Tensors, layout: Layout) -> Tensor:
+    """x(l(p)) for ``x`` in ``layout``, with l's displacements as ``tables``.
 
-    Differentiable once, to ``x`` and to both tables.
+    They are ``(B or 1, rows, columns)`` along x and along y or, if alike, both as one ``(B or 1, 2, rows, columns)``.
+    Differentiable once, to ``x`` and to them.
     """
     if x.dtype == torch.float64:  # values are weighed in the tables' precision
-        along_x, along_y = along_x.double(), along_y.double()
+        tables = tuple(table.double() for table in tables)
     if isinstance(layout, Tokens):
         place = (layout.height, layout.width, layout.prefix, True)
     else:
         height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
         place = (height, width, 0, layout == "NHWC")
-    if not launched(x, along_x):
-        return torch.ops.localscale.unscale(x, along_x, along_y, *place)
-    if not torch.is_grad_enabled():
-        return launch_unscale(x, along_x, along_y, *place)
-    return _Unscale.apply(x, along_x, along_y, *place)
+    if launched(x, *tables) and torch.is_grad_enabled():
+        return _Unscale.apply(x, place, *tables)
+    along_x, along_y = _along(tables)
+    unscale = launch_unscale if launched(x, *tables) else torch.ops.localscale.unscale
+    return unscale(x, along_x, along_y, *place)
+
+
+def _along(tables: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The table along x, and that along y."""
+    along_x, along_y = tables if len(tables) == 2 else tables[0].unbind(1)
+    return along_x, along_y
 
 
 @triton.jit
@@ -236,14 +246,18 @@ def _backward_op(
     channels_last: bool, want_x: bool, want_map: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     place = (height, width, prefix, channels_last)
-    to_x, *to_tables = _launch_backward(grad, x, along_x, along_y, *place, want_x, want_map)
-    return to_x, to_tables[0].clone(), to_tables[1].clone()  # an operator's answers share no memory
+    to_x, to_tables = _launch_backward(grad, x, along_x, along_y, *place, want_x, want_map)
+    if not want_map:
+        return to_x, to_x.new_empty(0), to_x.new_empty(0)
+    to_along_x, to_along_y = _along(to_tables)
+    return to_x, to_along_x.clone(), to_along_y.clone()  # an operator's answers share no memory
 
 
 def _launch_backward(
     grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
     channels_last: bool, want_x: bool, want_map: bool,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensors]:  # fmt: skip
+    """Gradients to ``x`` and to the tables, which are one if they are alike; empty ones where they are not wanted."""
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
     if want_x and to_x.stride() != x.stride():  # a part of a larger tensor; its gradient is none
@@ -252,11 +266,10 @@ def _launch_backward(
     grid, numbers = _numbers(x.shape, grad.stride(), x.stride(), tables, height, width, prefix, channels_last)
     launch(_unscale_backward, grid, 4, grad, x, to_x, flow, along_x, along_y, *numbers, want_x, want_map)
     if not want_map:
-        return to_x, flow.new_empty(0), flow.new_empty(0)
+        return to_x, ()
     if along_x.shape == along_y.shape:
-        to_along_x, to_along_y = _table_gradient(flow, along_x).unbind(1)
-        return to_x, to_along_x, to_along_y
-    return to_x, _table_gradient(flow[:, :1], along_x)[:, 0], _table_gradient(flow[:, 1:], along_y)[:, 0]
+        return to_x, (_table_gradient(flow, along_x),)
+    return to_x, (_table_gradient(flow[:, :1], along_x)[:, 0], _table_gradient(flow[:, 1:], along_y)[:, 0])
 
 
 @_backward_op.register_fake
@@ -270,17 +283,15 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, along_x, along_y, *settings = inputs
-    ctx.settings = tuple(settings)
+    x, along_x, along_y, *place = inputs
+    ctx.place = tuple(place)
     ctx.save_for_backward(x, along_x, along_y)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, along_x, along_y = ctx.saved_tensors
     want_x, want_map = ctx.needs_input_grad[0], ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-    at_once = launched(grad, x) and not torch.is_grad_enabled()  # or the operator says that it has no gradient
-    pull_back: Any = _launch_backward if at_once else torch.ops.localscale.unscale_backward
-    to_x, *to_tables = pull_back(grad, x, along_x, along_y, *ctx.settings, want_x, want_map)
+    to_x, *to_tables = torch.ops.localscale.unscale_backward(grad, x, along_x, along_y, *ctx.place, want_x, want_map)
     return to_x.to(x.dtype) if want_x else None, *(to_tables if want_map else (None, None)), None, None, None, None
 
 
@@ -309,46 +320,60 @@ class _Unscale(torch.autograd.Function):
     """The operator without an operator's ceremony."""
 
     @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        return launch_unscale(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _setup(ctx, inputs, output)
+    def forward(ctx: Any, x: Tensor, place: Place, *tables: Tensor) -> Tensor:
+        ctx.place = place
+        ctx.save_for_backward(x, *tables)
+        along_x, along_y = _along(tables)
+        return launch_unscale(x, along_x, along_y, *place)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, *gradients)
+        (grad,), (x, *tables) = gradients, ctx.saved_tensors
+        want_x, want_map = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
+        inputs = (grad, x, *_along(tables), *ctx.place, want_x, want_map)
+        if launched(grad, x) and not torch.is_grad_enabled():
+            to_x, to_tables = _launch_backward(*inputs)
+        else:  # it says that it has no gradient, to whoever asks for one
+            to_x, *apart = torch.ops.localscale.unscale_backward(*inputs)
+            to_tables = tuple(apart)
+        return to_x.to(x.dtype) if want_x else None, None, *_as_given(to_tables, tables, wanted=want_map)
 
 
 class _MapGradient(torch.autograd.Function):
     """Passes ``y`` = x(l(p)) on, with its gradient to l."""
 
     @staticmethod
-    def forward(y: Tensor, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, y: Tensor, x: Tensor, place: Place, offsets: Tensor) -> Tensor:
+        ctx.place = place
+        ctx.save_for_backward(x, offsets)
         return y.view_as(y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _setup(ctx, inputs[1:], output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         only_once()
-        (grad,), (x, along_x, along_y) = gradients, ctx.saved_tensors
-        if not any(ctx.needs_input_grad[1:]):
-            return grad, None, None, None, None, None, None, None
-        place: tuple[int, int, int, bool] = ctx.settings
-        _, *to_tables = _launch_backward(grad, x, along_x, along_y, *place, False, True)
-        return grad, None, *to_tables, None, None, None, None
+        (grad,), (x, offsets) = gradients, ctx.saved_tensors
+        if not ctx.needs_input_grad[3]:
+            return grad, None, None, None
+        inputs = (grad, x, *offsets.unbind(1), *ctx.place, False, True)
+        _, (to_offsets,) = _launch_backward(*inputs)
+        return grad, None, None, to_offsets
 
 
-def unscale_apart(x: Tensor, along_x: Tensor, along_y: Tensor) -> Tensor:
+def _as_given(gradients: Tensors, tables: Sequence[Tensor], *, wanted: bool) -> tuple[Tensor | None, ...]:
+    """Gradients to tables, in one or two as the ``tables`` came."""
+    if not wanted:
+        return (None,) * len(tables)
+    if len(gradients) == len(tables):
+        return gradients
+    return _along(gradients) if len(tables) == 2 else (torch.stack(gradients, dim=1),)
+
+
+def unscale_apart(x: Tensor, offsets: Tensor) -> Tensor:
     """``fused_unscale`` of NCHW features, its gradients to them and to the map in two nodes of autograd's graph.
 
     One node works out all its gradients, whichever are asked for. So asked for the map's alone, as an adjoint does in
     every step, the features' stays undone.
     """
     place = (*x.shape[-2:], 0, False)
-    y = _Unscale.apply(x, along_x.detach(), along_y.detach(), *place)
-    return _MapGradient.apply(y, x.detach(), along_x, along_y, *place)
+    y = _Unscale.apply(x, place, offsets.detach())
+    return _MapGradient.apply(y, x.detach(), place, offsets)

@@ -90,13 +90,13 @@ class Map(ABC):
         points = lattice(height, width, dtype=self.dtype, device=self.device).reshape(1, -1, 2)
         return self.shift(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
 
-    def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        """Displacements along x and y, ``(B, rows, columns)`` each, on even lattices that an H×W grid lies between.
+    def displacements(self, height: int, width: int) -> tuple[Tensor, ...]:
+        """Displacements on even lattices that an H×W grid lies between, linear in between: then they are ``flow``.
 
-        Linear in between they are ``flow``; a family may have them on fewer points than there are pixels.
+        Along x and along y ``(B, rows, columns)`` or, on the same lattice, both as one ``(B, 2, rows, columns)``. A
+        family may have them on fewer points than there are pixels.
         """
-        along_x, along_y = self.flow(height, width).unbind(-1)
-        return along_x, along_y
+        return (self.flow(height, width).movedim(-1, 1),)
 
     def displacement(self, size: int = 32) -> Tensor:
         """Mean distance from the identity, as a fraction of the image side, shape ``(B,)``."""

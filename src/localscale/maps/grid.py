@@ -121,9 +121,8 @@ class GridMap(Map):
         # One axis after the other: the gradient then gathers along lines, not from every pixel into a few knots.
         return _stretch(_stretch(self.offsets, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
 
-    def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
-        along_x, along_y = self.offsets.unbind(1)
-        return along_x, along_y
+    def displacements(self, height: int, width: int) -> tuple[Tensor]:
+        return (self.offsets,)
 
     def jacobian(self, points: Tensor) -> Tensor:
         corners, place = self._corners(self._checked(points))

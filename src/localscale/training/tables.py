@@ -152,6 +152,18 @@ TABLES: dict[str, Table] = {
         both=BOTH,
         paper="ablation",
     ),
+    "mnist-resolution": Table(
+        "How much of a feature a canonicalizer looks at: EfficientNet-Lite0, whose second site is 56 × 56",
+        "mnist",
+        ("efficientnet_lite0",),
+        (
+            Row("DEC direct, joint, a copy of 56 × 56", "dec_joint"),
+            Row("DEC direct, joint, a copy of 28 × 28", "dec_joint", ("--method.resolution", "None"), "at28"),
+        ),
+        runs="mnist-resolution",
+        settings=SMALL,
+        both=("--epochs", "10", "--learning-rate", "5e-4"),
+    ),
     "mnist-hierarchical": Table(
         "Local scale invariance on MNIST, hierarchical backbones from scratch, 112 px (paper, Tab. pyramid)",
         "mnist",
