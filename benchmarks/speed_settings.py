@@ -114,11 +114,13 @@ def quick_note(quick: bool) -> str:
     return " Small sizes, to see that it runs: targets do not apply." if quick else ""
 
 
-def solve_note(evaluations: str = f"at most {STEPS} evaluations") -> str:
+def solve_note(
+    evaluations: str = f"at most {STEPS} evaluations",
+    copies: str = f"copies of {IMAGE_SIDE} px of images and {FEATURE_SIDE} of features",
+) -> str:
     """How equilibria were solved, in words."""
     default = config()
     return (
         f"Default configuration ({default.update} update, {default.family} maps of {default.knots} knots, "
-        f"{default.solver}, copies of {IMAGE_SIDE} px of images and {FEATURE_SIDE} of features), {evaluations}, "
-        f"random last layers of spread {SPREAD:g}"
+        f"{default.solver}, {copies}), {evaluations}, random last layers of spread {SPREAD:g}"
     )

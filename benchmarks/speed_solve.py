@@ -183,9 +183,10 @@ def growth(device: str, quick: bool) -> Table:
             rows.append({"axis": axis, "value": value, **_cost(canonicalizers, shapes, chosen["batch"], device, quick)})
     replayed = "recorded as a CUDA graph and replayed, so that it is the device's time and not the host's, " * on_gpu
     usually = ", ".join(f"{name} {value}" for name, value in usual.items())
+    solved = solve_note(copies="copies of that resolution")
     note = (
         f"One setting varied at a time, the others at {usually}, float32. The first site takes an image of "
-        f"{_size(image)}, the others features of {_size(latent)}. {solve_note()}. Time is {replayed}the median over "
+        f"{_size(image)}, the others features of {_size(latent)}. {solved}. Time is {replayed}the median over "
         "inputs made anew. Backward is by the implicit function theorem, to weights and latent features, as many "
         f"evaluations as forward.{quick_note(quick)}"
     )

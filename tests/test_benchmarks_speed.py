@@ -99,12 +99,13 @@ def test_calls_take_turns_on_inputs_made_anew():
     assert seen == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2)]
 
 
-def test_queued_calls_share_the_time_of_their_row():
-    made, seen = iter(range(100)), []
-    calls = {name: lambda x, name=name: seen.append((name, x)) or time.sleep(0.02) for name in "ab"}
-    times = interleaved_milliseconds(calls, lambda: (next(made),), "cpu", repeats=1, queue=2)
-    assert seen[:4] == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-    assert all(20 <= each < 39 for each in times.values())
+def test_queued_calls_share_the_time_of_their_row(monkeypatch: pytest.MonkeyPatch):
+    made, seconds, seen = iter(range(100)), iter(range(100)), []
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    calls = {name: lambda x, name=name: seen.append((name, x)) for name in "ab"}
+    times = interleaved_milliseconds(calls, lambda: (next(made),), "cpu", repeats=1, queue=4)
+    assert seen[:8] == [(name, x) for name in "ab" for x in range(4)]
+    assert times == {"a": 250, "b": 250}
 
 
 @pytest.mark.parametrize(

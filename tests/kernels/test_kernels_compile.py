@@ -54,8 +54,8 @@ state |= {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp3
 for history, slots in ((5, 8), (0, 2)):
     build(mixing._mix, state, {"WIDTH": 128, "HISTORY": history, "SLOTS": slots})
 rows = {"x": "*bf16", "between": "*fp32", "out": "*fp32"}
-build(copy._shrink, rows, {"height": 1, "USED": 3, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
-build(copy._shrink, rows, {"USED": 9, "ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
+build(copy._shrink, rows, {"height": 1, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
+build(copy._shrink, rows, {"ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
 for lines in ({"height": 1, "new_height": 1}, {}):
     build(copy._shrink_last, rows, {"USED": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": 32} | lines, num_warps=1)
 build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})

@@ -1,6 +1,7 @@
 """The solve without gradients against its plain twin: the head, what lies between evaluations, and the whole."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from localscale import kernels
 from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.conventions import resize
 from localscale.equilibrium import Anderson, Plain
+from localscale.kernels import copy
 from localscale.kernels.copy import normalise, shrink
 from localscale.kernels.equilibrium import HALF, product_dtype
 from localscale.kernels.head import next_offsets
+from localscale.kernels.launch import launch
 from localscale.kernels.mixing import Iteration
 from localscale.kernels.weights import lay_out
 
@@ -212,19 +215,25 @@ def test_a_small_copy_is_the_twins(size, new, dtype: torch.dtype):
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "new", "dtype"),
+    ("channels", "size", "new", "dtype", "kernel"),
     [
-        (40, (7, 6), (4, 4), torch.float32),
-        (40, (1, 7), (1, 4), torch.bfloat16),
-        (32, (6, 1), (3, 1), torch.float32),
-        (9, (1, 40), (1, 6), torch.bfloat16),  # too many under a tent to be spelled out
+        (40, (7, 6), (4, 4), torch.float32, copy._shrink_last),
+        (40, (1, 7), (1, 4), torch.bfloat16, copy._shrink_last),
+        (32, (6, 1), (3, 1), torch.float32, copy._shrink_last),
+        (9, (1, 40), (1, 6), torch.bfloat16, copy._shrink),  # too many under a tent to be spelled out
+        (8, (5, 5), (3, 3), torch.float32, copy._shrink),  # too few to be read together
     ],
 )
-def test_a_small_copy_of_features_side_by_side_is_the_twins(channels: int, size, new, dtype: torch.dtype):
+def test_a_small_copy_of_features_side_by_side_is_the_twins(
+    channels: int, size, new, dtype: torch.dtype, kernel: Any, monkeypatch: pytest.MonkeyPatch
+):
+    launched = []
+    monkeypatch.setattr(copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named)))
     tokens = torch.rand(2, 1 + math.prod(size), channels, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
     x = tokens[:, 1:].unflatten(1, size).permute(0, 3, 1, 2)
     assert x.stride(1) == 1
     assert (shrink(x, *new).permute(0, 3, 1, 2) - resize(x.float(), *new)).abs().max() < 1e-5
+    assert launched == [kernel]
 
 
 @pytest.mark.parametrize("channels", [5, 64, 96])

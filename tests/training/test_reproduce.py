@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
 from localscale.training.recipes import RECIPES
 from localscale.training.reproduce import Cell, Settings, collect, plan, reproduce
@@ -31,6 +32,16 @@ def test_every_table_plans_existing_recipes_once_each_and_starts_before_what_sta
         assert cell.recipe in RECIPES
         assert cell.start is None or cell.start in seen
         seen.add(cell.folder)
+
+
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if any(row.arguments for row in table.rows)])
+def test_what_a_row_changes_can_be_parsed(name, tmp_path):
+    resolutions = set()
+    for cell in plan(name, seeds=1, out=tmp_path):
+        if cell.row.arguments:
+            recipe = parse_train(cell.recipe, cell.command()[2:]).recipe
+            resolutions.add(getattr(recipe.method, "resolution", 56))
+    assert resolutions == ({None} if name == "mnist-resolution" else {56})
 
 
 def test_rows_that_start_from_others_and_joint_rows_share_one_budget(tmp_path):
@@ -97,7 +108,7 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
     assert sum(cell.finished() for cell in cells) == len(cells) - len(from_second)
 
 
-@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, tmp_path, monkeypatch):
     if engine == "ray":
         pytest.importorskip("ray", reason="needs the extra 'ray'")

@@ -47,7 +47,7 @@ class DEC(Method):
     channels: tuple[int, ...] = (64, 128)
     """Widths of the canonicalizer's convolutions."""
     resolution: int | None = 56
-    """Longest side of the copy that a canonicalizer looks at; None is 56 for images, 28 for features."""
+    """Longest side of the copy that a canonicalizer looks at: 56 as in the tables; None is 28 for features."""
     temperature: float = 1.0
     """Divides raw parameters: higher is gentler."""
     solver: Literal["anderson", "plain"] = "anderson"

@@ -36,8 +36,8 @@ class DECConfig:
         mode: ``"invariant"`` M(S⁻¹(F)), or ``"equivariant"`` S(M(S⁻¹(F))).
         channels: output channels of each convolution; as many layers as entries (App. A1: 64 and 128). On a GPU two
             layers of 16, 32, 64 or 128 channels are fastest.
-        resolution: longest side of the copy of its input that a canonicalizer works on; ``None`` is 56 for images and
-            28 for features inside the network.
+        resolution: longest side of the copy of its input that a canonicalizer works on; ``None`` is 56 for images,
+            of up to 4 channels, and 28 for features, of more.
         temperature: divides the bounded raw parameters; lower means stronger warps are possible.
         guard: smallest Jacobian determinant of a ``grid`` map; ``None`` lets maps fold.
         step_size: η of the ``gradient`` update.

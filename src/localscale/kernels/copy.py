@@ -23,7 +23,7 @@ MOST_TAPS = 9  # along an axis, which are spelled out in a program
 
 
 @triton.jit
-def _tents(output, size, new, USED: tl.constexpr):
+def _tents(output, size, new, used):
     """The tents of outputs along one axis: centre, slope and first pixel, and how their weights are levelled.
 
     See ``localscale.conventions._resize_matrix``.
@@ -33,7 +33,7 @@ def _tents(output, size, new, USED: tl.constexpr):
     centre = output.to(tl.float32) * spacing
     start = tl.ceil(centre - tl.maximum(spacing, 1.0)).to(tl.int32)
     total, first, second = centre * 0, centre * 0, centre * 0
-    for t in range(USED):
+    for t in range(used):
         pixel = start + t
         offset = pixel.to(tl.float32) - centre
         tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) * slope, 0.0), 0.0)
@@ -55,17 +55,17 @@ def _weights(pixel, centre, slope, level, tilt):
 
 @triton.jit
 def _shrink(
-    x, between, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column,
-    USED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr,
+    x, between, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column, used,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr,
 ):  # fmt: skip
     """A few rows of one channel of one output: first down its columns, to ``between``, then along its rows."""
     channel, batch = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column, new_column = tl.arange(0, WIDTH)[None, :], tl.arange(0, NEW_WIDTH)
-    centre, slope, start, level, tilt = _tents(rows, height, new_height, USED)
+    centre, slope, start, level, tilt = _tents(rows, height, new_height, used)
     source = x + batch * x_batch + channel * x_channel + column * x_column
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
-    for t in tl.range(0, USED, loop_unroll_factor=4):
+    for t in tl.range(0, used, loop_unroll_factor=4):
         row = start + t
         inside = (rows < new_height) & (row >= 0) & (row < height)
         weight = _weights(row, centre, slope, level, tilt)
@@ -74,9 +74,9 @@ def _shrink(
     line = (batch * channels + channel) * new_height + rows
     tl.store(between + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
     tl.debug_barrier()
-    centre, slope, start, level, tilt = _tents(new_column, width, new_width, USED)
+    centre, slope, start, level, tilt = _tents(new_column, width, new_width, used)
     answer = tl.zeros((ROWS, NEW_WIDTH), tl.float32)
-    for t in tl.range(0, USED, loop_unroll_factor=4):
+    for t in tl.range(0, used, loop_unroll_factor=4):
         at = start + t
         weight = _weights(at, centre, slope, level, tilt)
         there = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
@@ -92,10 +92,10 @@ def _shrink_last(
     USED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
     """A tile of an output whose channels lie side by side, some of them, from all that lies under both tents."""
-    blocks = tl.cdiv(channels, ACROSS)
-    batch = (tl.program_id(2) // blocks).to(tl.int64)
-    channel = tl.program_id(2) % blocks * ACROSS + tl.arange(0, ACROSS)[None, :]
-    new_row, new_column, _ = tile_of(new_height, new_width, ROWS, COLUMNS)
+    batch, blocks = tl.program_id(2).to(tl.int64), tl.cdiv(channels, ACROSS)
+    channel = tl.program_id(0) % blocks * ACROSS + tl.arange(0, ACROSS)[None, :]
+    across = tl.program_id(0) // blocks
+    new_row, new_column, _ = tile_of(tl.program_id(1), across, new_height, new_width, ROWS, COLUMNS)
     new_row, new_column = new_row[:, None], new_column[:, None]
     middle, steep, top, level, tilt = _tents(new_row, height, new_height, USED)
     centre, slope, left, even, lean = _tents(new_column, width, new_width, USED)
@@ -104,8 +104,8 @@ def _shrink_last(
     for down in tl.static_range(USED):
         row, sums = top + down, tl.zeros((ROWS * COLUMNS, ACROSS), tl.float32)
         line = source + tl.minimum(tl.maximum(row, 0), height - 1) * x_row
-        for across in tl.static_range(USED):
-            column = left + across
+        for right in tl.static_range(USED):
+            column = left + right
             weight = tl.where((column >= 0) & (column < width), _weights(column, centre, slope, even, lean), 0.0)
             at = tl.minimum(tl.maximum(column, 0), width - 1) * x_column
             sums += weight * tl.load(line + at, mask=channel < channels, other=0).to(tl.float32)
@@ -141,7 +141,7 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
     if x.stride(1) == 1 and channels > FEW and taps <= MOST_TAPS:
         rows, columns, across = TILE
         launch(
-            _shrink_last, (cover(width, columns), cover(height, rows), cover(channels, across) * batch), 1,
+            _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch), 1,
             x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
             USED=taps, ROWS=rows, COLUMNS=columns, ACROSS=across,
         )  # fmt: skip
@@ -149,8 +149,8 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
     between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     launch(
         _shrink, (cover(height, ROWS), channels, batch), 4,
-        x, between, out, channels, old_height, old_width, height, width, *x.stride(),
-        USED=taps, ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
+        x, between, out, channels, old_height, old_width, height, width, *x.stride(), taps,
+        ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
     )  # fmt: skip
     return out
 

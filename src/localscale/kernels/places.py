@@ -10,7 +10,7 @@ import triton.language as tl
 
 from localscale.kernels.launch import power_above
 
-__all__ = ["addresses", "between", "block_of", "corners", "tile_of"]
+__all__ = ["FEW", "addresses", "between", "block_of", "corners", "tile_of"]
 
 FEW = 8  # channels, up to which they are read one after the other, each for many pixels
 
@@ -25,13 +25,13 @@ def block_of(channels: int, contiguous: bool) -> tuple[int, int]:
 
 
 @triton.jit
-def tile_of(height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows and columns of the pixels in a program's tile of an image, line by line, and which of them exist.
+def tile_of(down, across, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows and columns of the pixels in the tile (down, across) of an image, line by line, and which of them exist.
 
     One beyond the image is its last instead. So there is always something to read, and what is written there, twice.
     """
     lane = tl.arange(0, ROWS * COLUMNS)  # one axis, so that neighbouring threads take neighbouring pixels
-    row, column = tl.program_id(1) * ROWS + lane // COLUMNS, tl.program_id(0) * COLUMNS + lane % COLUMNS
+    row, column = down * ROWS + lane // COLUMNS, across * COLUMNS + lane % COLUMNS
     there = (row < height) & (column < width)
     return tl.minimum(row, height - 1), tl.minimum(column, width - 1), there
 

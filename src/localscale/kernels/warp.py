@@ -1,8 +1,8 @@
 """S⁻¹(x; l) in one pass: where each pixel looks is worked out where it is needed, and never stored.
 
 Its twin is ``localscale.sampling.sample_native`` on ``localscale.conventions.pixel_positions``. The map comes
-as two *tables*, the displacements along x and along y on an even lattice each, linear in between: a grid map's own
-control points, a line and a column for a separable one, or every pixel's displacement for any other.
+as *tables*, the displacements along x and along y on an even lattice each, linear in between: a grid map's own control
+points, both in one, a line and a column for a separable one, or every pixel's displacement for any other.
 
 Layouts are read and written as they are, prefix tokens included: whatever the strides, a block of pixels and channels
 is loaded with the contiguous one of them along the threads, and where a pixel looks is worked out once for all of its
@@ -45,10 +45,11 @@ def fused_unscale(x: Tensor, tables: Tensors, layout: Layout) -> Tensor:
     else:
         height, width = x.shape[1:3] if layout == "NHWC" else x.shape[-2:]
         place = (height, width, 0, layout == "NHWC")
-    if launched(x, *tables) and torch.is_grad_enabled():
+    at_once = launched(x, *tables)
+    if at_once and torch.is_grad_enabled():
         return _Unscale.apply(x, place, *tables)
     along_x, along_y = _along(tables)
-    unscale = launch_unscale if launched(x, *tables) else torch.ops.localscale.unscale
+    unscale = launch_unscale if at_once else torch.ops.localscale.unscale
     return unscale(x, along_x, along_y, *place)
 
 
@@ -72,7 +73,7 @@ def _unscale(
     """
     batch = tl.program_id(2).to(tl.int64)
     x, out = x + batch * x_batch, out + batch * out_batch
-    row, column, _ = tile_of(height, width, ROWS, COLUMNS)
+    row, column, _ = tile_of(tl.program_id(1), tl.program_id(0), height, width, ROWS, COLUMNS)
     if ALIKE:
         rows_y, columns_y, ty_row, ty_column = rows_x, columns_x, tx_row, tx_column
     left, right, top, bottom, s, t, _, _ = corners(
@@ -111,7 +112,7 @@ def _unscale_backward(
     """Gradients to the features, in ``to_x`` (laid out as ``x``), and to each pixel's displacement, in ``to_flow``."""
     batch = tl.program_id(2).to(tl.int64)
     grad, x, to_x = grad + batch * g_batch, x + batch * x_batch, to_x + batch * x_batch
-    row, column, moved = tile_of(height, width, ROWS, COLUMNS)
+    row, column, moved = tile_of(tl.program_id(1), tl.program_id(0), height, width, ROWS, COLUMNS)
     if ALIKE:
         rows_y, columns_y, ty_row, ty_column = rows_x, columns_x, tx_row, tx_column
     left, right, top, bottom, s, t, inside_x, inside_y = corners(
@@ -257,7 +258,7 @@ def _launch_backward(
     grad: Tensor, x: Tensor, along_x: Tensor, along_y: Tensor, height: int, width: int, prefix: int,
     channels_last: bool, want_x: bool, want_map: bool,
 ) -> tuple[Tensor, Tensors]:  # fmt: skip
-    """Gradients to ``x`` and to the tables, which are one if they are alike; empty ones where they are not wanted."""
+    """Gradients to ``x``, of no elements if not wanted, and to the tables: one if alike, none if not wanted."""
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
     if want_x and to_x.stride() != x.stride():  # a part of a larger tensor; its gradient is none
