@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import localscale as ls
 
-STEPS, BATCH, SIZE = 150, 64, 96
+STEPS, BATCH, SIZE = 100, 64, 96
 
 
 def small_network() -> nn.Module:

@@ -132,7 +132,11 @@ def test_the_gradient_update_cannot_be_exported():
 
 
 @pytest.mark.parametrize(
-    ("site", "settings"), [("input", {}), ("blocks.0", {"update": "compose", "family": "separable"})]
+    ("site", "settings"),
+    [
+        ("input", {}),
+        pytest.param("blocks.0", {"update": "compose", "family": "separable"}, marks=pytest.mark.slow),
+    ],
 )
 def test_onnx(site: str, settings: dict[str, str], tmp_path: Path):
     model, path = made(site, max_steps=2, **settings), tmp_path / "model.onnx"

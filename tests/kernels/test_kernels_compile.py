@@ -24,16 +24,15 @@ def build(function, pointers, constants, capability=90, **options):
     return program.metadata.shared
 
 tables = {"along_x": "*fp32", "along_y": "*fp32", "to_x": "*fp32", "to_flow": "*fp32"}
-for kind in ("*fp32", "*bf16"):
-    for *sizes, ones in (
-        (768, 1, 2, 2, 256, True, ["x_channel"]),
-        (300, 0, 4, 1, 128, False, []),
-        (3, 0, 8, 32, 1, True, ["x_column", "height", "rows_x"]),  # as launched for a line
-    ):
-        blocks = dict(zip(("CHANNELS", "PREFIX", "ROWS", "COLUMNS", "ACROSS", "ALIKE"), sizes))
-        blocks |= dict.fromkeys(ones, 1)
-        build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
-        build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
+for kind, *sizes, ones in (
+    ("*bf16", 768, 1, 2, 2, 256, True, ["x_channel"]),
+    ("*fp32", 300, 0, 4, 1, 128, False, []),
+    ("*bf16", 3, 0, 8, 32, 1, True, ["x_column", "height", "rows_x"]),  # as launched for a line
+):
+    blocks = dict(zip(("CHANNELS", "PREFIX", "ROWS", "COLUMNS", "ACROSS", "ALIKE"), sizes))
+    blocks |= dict.fromkeys(ones, 1)
+    build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
+    build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
 build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
 pointers = {n: "*fp32" for n in ("features", "weighed", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}
 numbers = {"temperature": "fp32", "epsilon": "fp32"}

@@ -18,7 +18,7 @@ from localscale.data.generation.store import Store
 from localscale.errors import OutputError
 
 
-@pytest.fixture(scope="module", params=["folder", "shards"])
+@pytest.fixture(scope="module", params=[pytest.param("folder", marks=pytest.mark.slow), "shards"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """An uninterrupted run in one process."""
     out = tmp_path_factory.mktemp("whole") / "out"
@@ -54,6 +54,7 @@ def test_dead_workers_are_replaced(tmp_path: Path) -> None:
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_worker_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
     """A stopped worker outlives its killed parent; while it may still write, nobody else does."""
     process = start(tmp_path, "folder", 2, seconds=0.2)
@@ -74,6 +75,7 @@ def die(status: int) -> Callable[[], object]:
     os._exit(status)
 
 
+@pytest.mark.slow
 def test_workers_that_always_die_end_the_run(tmp_path: Path) -> None:
     job = Job("toy", 4, {}, [Stage("die", partial(die, 7))], chunk_size=1)  # type: ignore[arg-type]
     with pytest.raises(OutputError, match=r"3 workers died while making items \d to \d, .* exit status 7; run with"):

