@@ -13,7 +13,9 @@ from localscale.maps.grid import GridMap
 from localscale.maps.separable import SeparableMap
 
 __all__ = [
+    "FEATURE_SIDE",
     "IMAGE_CHANNELS",
+    "IMAGE_SIDE",
     "EnergyNetwork",
     "MapNetwork",
     "convolutions",
