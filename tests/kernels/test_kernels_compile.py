@@ -10,6 +10,7 @@ import pytest
 HOPPER = """
 import warnings
 warnings.simplefilter("ignore")
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -57,24 +58,29 @@ rows = {"x": "*bf16", "between": "*fp32", "out": "*fp32"}
 build(copy._shrink, rows, {"height": 1, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
 build(copy._shrink, rows, {"ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
 for lines in ({"height": 1, "new_height": 1}, {}):
-    build(copy._shrink_last, rows, {"USED": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": 32} | lines, num_warps=1)
+    for across, warps in ((32, 1), (256, 2)):
+        blocks = {"USED": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": across, "NORMALISED": across > 32}
+        build(copy._shrink_last, rows | {"epsilon": "fp32"}, blocks | lines, num_warps=warps)
 build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})
 for given, kept in (("*fp32", "*fp16"), ("*bf16", "*fp16"), ("*fp32", "*fp32")):
     kinds = {"first": given, "second": given, "first_out": kept, "second_out": kept}
     build(weights._lay_out, kinds, {"CHANNELS": weights.CHANNELS}, num_warps=2)
 pointers = {n: "*fp32" for n in ("x", "weighed", "bias", "weight_x", "bias_x", "weight_y", "bias_y")}
-layer = {"STRIDE": 2, "BLOCK": 64}
 for channels, pixels, across in ((3, 256, 1), (96, 32, 32)):
     blocks = {"CHANNELS": channels, "PIXELS": pixels, "ACROSS": across}
     build(equilibrium._look, pointers | state | {"canonical": "*fp16"}, blocks)
 for kind in ("*fp16", "*fp32"):
     kinds = pointers | state | {"hidden": kind, "weight": kind}
-    for channels, projected in ((3, False), (768, True)):
-        chosen = layer | {"CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "DEPTH": 32}
-        for seen, still in (("*fp32", True), (kind, False)):  # as it came, and as it was moved
-            build(equilibrium._first_layer, kinds | {"x": seen}, chosen | {"STILL": still})
-    halves = ((64, equilibrium.SECOND, 64), (128, equilibrium.FIRST, 64))
-    for wide, (block, warps), depth in halves if kind == "*fp16" else ((32, equilibrium.FIRST, 32),):
+    for channels, projected in ((3, False), (96, False), (128, False), (768, True)):
+        block, warps = equilibrium.FIRST if kind == "*fp16" else equilibrium.SMALL
+        depth = equilibrium._depth(channels, torch.float16 if kind == "*fp16" else torch.float32)
+        chosen = {"STRIDE": 2, "CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "BLOCK": block, "DEPTH": depth}
+        for seen, still in (("*fp32" if channels == 3 else kind, True), (kind, False)):  # as it came, and moved
+            chosen["STILL"] = still
+            needs = build(equilibrium._first_layer, kinds | {"x": seen}, chosen, 86, num_warps=warps)
+            assert needs <= 99 * 1024, "more memory than smaller GPUs have"
+    halves = ((64, equilibrium.SECOND, 64), (128, equilibrium.SMALL, 64))
+    for wide, (block, warps), depth in halves if kind == "*fp16" else ((32, equilibrium.SMALL, 32),):
         chosen = {"STRIDE": 2, "BLOCK": block, "CHANNELS": wide, "WIDE": 128, "DEPTH": depth, "HEADS": 16}
         needs = build(equilibrium._second_layer, kinds, chosen, 86, num_warps=warps)
         assert needs <= 99 * 1024, "more memory than smaller GPUs have"

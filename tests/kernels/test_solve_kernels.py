@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import triton
+import triton.language as tl
 from kernel_inputs import DEVICE, canonicalizer_for, features_for
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ from localscale.conventions import resize
 from localscale.equilibrium import Anderson, Plain
 from localscale.kernels import copy
 from localscale.kernels.copy import normalise, shrink
-from localscale.kernels.equilibrium import HALF, product_dtype
+from localscale.kernels.equilibrium import HALF, gelu, product_dtype
 from localscale.kernels.head import next_offsets
 from localscale.kernels.launch import launch
 from localscale.kernels.mixing import Iteration
@@ -90,7 +92,8 @@ def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
     solver, start = SOLVERS[name], torch.zeros(5, 20, device=DEVICE)
     twin = solver.solve(lambda z: wild(z, lost), start)
     mixing = {"history": solver.history, "ridge": solver.ridge} if isinstance(solver, Anderson) else {"history": 0}
-    iteration = Iteration.begin(5, 20, DEVICE, tolerance=solver.tolerance, damping=solver.damping, **mixing)
+    mixing |= {"max_steps": solver.max_steps, "tolerance": solver.tolerance, "damping": solver.damping}
+    iteration = Iteration.begin(5, 20, DEVICE, **mixing)
     for number in range(solver.max_steps):
         iteration.advance(wild(iteration.point, lost), number)
     assert (iteration.best_image - twin.image).abs().max() < 1e-5
@@ -101,7 +104,7 @@ def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
 
 @pytest.mark.parametrize("history", [0, 5])
 def test_a_lost_sample_goes_on_from_the_best_it_had(history: int):
-    iteration = Iteration.begin(2, 3, DEVICE, history=history, tolerance=0)
+    iteration = Iteration.begin(2, 3, DEVICE, history=history, max_steps=3, tolerance=0)
     first = torch.tensor([[0.5, 0.2, 0.1], [0.3, 0.3, 0.4]], device=DEVICE)
     iteration.advance(first, 0)
     lost = torch.tensor([[0.6, torch.nan, 0.1], [0.35, 0.25, 0.4]], device=DEVICE)
@@ -236,12 +239,42 @@ def test_a_small_copy_of_features_side_by_side_is_the_twins(
     assert launched == [kernel]
 
 
-@pytest.mark.parametrize("channels", [5, 64, 96])
-def test_a_normalised_copy_is_the_twins(channels: int):
-    x = 3 + torch.randn(2, channels, 5, 7, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    twin = F.layer_norm(x.movedim(1, -1), (channels,))
-    assert (normalise(x, torch.float32) - twin).abs().max() < 1e-5
-    assert (normalise(x.to(memory_format=torch.channels_last), torch.float16) - twin).abs().max() < 5e-3
+@pytest.mark.parametrize(
+    ("channels", "size", "new", "used"),
+    [
+        (5, (5, 7), (5, 7), [copy._normalise]),
+        (96, (5, 7), (5, 7), [copy._normalise]),
+        (40, (7, 6), (4, 4), [copy._shrink_last]),
+        (64, (1, 7), (1, 4), [copy._shrink_last]),
+        (300, (7, 6), (4, 3), [copy._shrink_last, copy._normalise]),  # more than a program holds
+        (8, (5, 5), (3, 3), [copy._shrink, copy._normalise]),  # too few to be read together
+    ],
+)
+def test_a_normalised_copy_is_the_twins(channels: int, size, new, used: list[Any], monkeypatch: pytest.MonkeyPatch):
+    launched = []
+    monkeypatch.setattr(copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named)))
+    x = 3 + torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    twin = F.layer_norm(resize(x, *new).movedim(1, -1), (channels,))
+    assert (normalise(x, *new, torch.float32) - twin).abs().max() < 2e-5
+    last = x.to(memory_format=torch.channels_last)
+    launched.clear()
+    assert (normalise(last, *new, torch.float16) - twin).abs().max() < 5e-3
+    assert launched == used
+
+
+@triton.jit
+def gelu_of(x, out, COUNT: tl.constexpr):  # noqa: N803
+    at = tl.arange(0, COUNT)
+    tl.store(out + at, gelu(tl.load(x + at), out.dtype.element_ty).to(out.dtype.element_ty))
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 1.2e-5)])
+def test_gelu_is_the_twins_to_the_digits_that_are_asked_for(dtype: torch.dtype, error: float):
+    x = torch.linspace(-12, 12, 4096, device=DEVICE)
+    out = torch.empty_like(x, dtype=dtype)
+    launch(gelu_of, (1, 1, 1), 4, x, out, COUNT=4096)
+    rounding = torch.finfo(dtype).eps * out.float().abs()
+    assert ((out - F.gelu(x.double())).abs() <= error + rounding).all()
 
 
 def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):

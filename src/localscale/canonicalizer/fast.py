@@ -108,10 +108,11 @@ class KernelSolver:
 
         twin = self.twin
         history, ridge = (twin.history, twin.ridge) if isinstance(twin, Anderson) else (0, 0.0)
-        mixing: dict[str, Any] = {"tolerance": twin.tolerance, "damping": twin.damping, "ridge": ridge}
-        iteration = Iteration.begin(len(z0), z0.shape[1], z0.device, history=history, **mixing)
+        mixing: dict[str, Any] = {"history": history, "damping": twin.damping, "ridge": ridge}
+        ends: dict[str, Any] = {"max_steps": twin.max_steps, "tolerance": twin.tolerance}
+        iteration = Iteration.begin(len(z0), z0.shape[1], z0.device, **mixing, **ends)
         iteration.point.copy_(z0)
-        _iterate(f, iteration, twin.max_steps, fixed=not stops_early(twin.fixed))
+        _iterate(f, iteration, fixed=not stops_early(twin.fixed))
         point, image, residual = iteration.best_point, iteration.best_image, iteration.best
         return Estimate(point, image, residual, iteration.steps, residual <= twin.tolerance)
 
@@ -164,7 +165,8 @@ def _solve_now(
     from localscale.kernels.recorded import replayed
 
     columns, rows = knots
-    mixing: dict[str, Any] = {"history": history, "tolerance": tolerance, "damping": damping, "ridge": ridge}
+    mixing: dict[str, Any] = {"history": history, "damping": damping, "ridge": ridge}
+    mixing |= {"max_steps": max_steps, "tolerance": tolerance}
     settings: dict[str, Any] = {"temperature": temperature, "guard": guard or None, "compose": compose}
 
     def started() -> Iteration:
@@ -173,20 +175,20 @@ def _solve_now(
     if not fits(trunk):
         copy, iteration = _working_copy(features, resolution, torch.float32), started()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
-        _solve_together(copy, trunk, heads, iteration, max_steps=max_steps, fixed=fixed, **settings)
+        _solve_together(copy, trunk, heads, iteration, fixed=fixed, **settings)
         return iteration.found, iteration.steps
     copy = _working_copy(features, resolution, product_dtype())
     first, second = strides_of(copy.shape[1], copy.shape[2], 2)
 
     def solve(start: Tensor, weight_1: Tensor, weight_2: Tensor) -> tuple[Tensor, Tensor]:
         iteration, weights = started(), (weight_1, weight_2)
-        solve_each(start, *weights, trunk, heads, (first, second), iteration, max_steps=max_steps, **settings)
+        solve_each(start, *weights, trunk, heads, (first, second), iteration, **settings)
         return iteration.found, iteration.steps
 
     given = begin(copy, trunk, first)
     if not replay:
         return solve(*given)
-    way = (product_dtype(), first, second, rows, columns, max_steps, *mixing.values(), *settings.values())
+    way = (product_dtype(), first, second, rows, columns, *mixing.values(), *settings.values())
     return replayed(solve, given, owner=trunk[0], reads=(trunk[1], trunk[3], *heads), way=way)
 
 
@@ -196,16 +198,16 @@ def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tens
 
     channels, height, width = features.shape[1:]
     size = working_size(height, width, resolution) if resolution else (height, width)
-    if size != (height, width):
-        features = shrink(features, *size).permute(0, 3, 1, 2)
     if channels > IMAGE_CHANNELS and resolution:
-        return normalise(features, dtype)
+        return normalise(features, *size, dtype)
+    if size != (height, width):
+        return shrink(features, *size)
     return features.permute(0, 2, 3, 1).to(dtype if channels > IMAGE_CHANNELS else torch.float32).contiguous()
 
 
 def _solve_together(
     copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], iteration: Iteration, *,
-    max_steps: int, fixed: bool, temperature: float, guard: float | None, compose: bool,
+    fixed: bool, temperature: float, guard: float | None, compose: bool,
 ) -> None:  # fmt: skip
     """All images step by step, for trunks of any depth and width."""
     from localscale.kernels.head import next_offsets
@@ -226,12 +228,12 @@ def _solve_together(
             outer=point if compose else None,
         )
 
-    _iterate(f, iteration, max_steps, fixed=fixed)
+    _iterate(f, iteration, fixed=fixed)
 
 
-def _iterate(f: Function, iteration: Iteration, max_steps: int, *, fixed: bool) -> None:
+def _iterate(f: Function, iteration: Iteration, *, fixed: bool) -> None:
     """All samples step by step; unless ``fixed`` the host asks after each whether to go on."""
-    for number in range(max_steps):
+    for number in range(iteration.max_steps):
         iteration.advance(f(iteration.point), number)
         if not fixed and not bool(iteration.active.any()):
             break

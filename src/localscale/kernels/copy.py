@@ -18,7 +18,9 @@ __all__ = ["normalise", "shrink"]
 
 EPSILON = 1e-5  # of a layer norm
 ROWS = 8  # of an output, in one program
-TILE = (4, 2, 32)  # rows, columns and channels of one, in a program of one warp
+TILE = (4, 2, 32)  # rows, columns and channels of one, in a program
+ALL = (1, 4)  # rows and columns of one with all of its channels
+MOST_CHANNELS = 256  # that are all
 MOST_TAPS = 9  # along an axis, which are spelled out in a program
 
 
@@ -87,11 +89,22 @@ def _shrink(
 
 
 @triton.jit
+def _level(value, channels, epsilon):
+    """``value`` (pixels, channels) with mean 0 and variance 1 across channels; it is 0 at those that are not there."""
+    there = tl.arange(0, value.shape[1])[None, :] < channels
+    value = tl.where(there, value - (tl.sum(value, axis=1) / channels)[:, None], 0.0)
+    return value / tl.sqrt(tl.sum(value * value, axis=1) / channels + epsilon)[:, None]
+
+
+@triton.jit
 def _shrink_last(
-    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column,
-    USED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
+    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column, epsilon,
+    USED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr, NORMALISED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of an output whose channels lie side by side, some of them, from all that lies under both tents."""
+    """A tile of an output whose channels lie side by side, some of them, from all that lies under both tents.
+
+    Where it has all of them it may be ``NORMALISED`` at once.
+    """
     batch, blocks = tl.program_id(2).to(tl.int64), tl.cdiv(channels, ACROSS)
     channel = tl.program_id(0) % blocks * ACROSS + tl.arange(0, ACROSS)[None, :]
     across = tl.program_id(0) // blocks
@@ -110,8 +123,10 @@ def _shrink_last(
             at = tl.minimum(tl.maximum(column, 0), width - 1) * x_column
             sums += weight * tl.load(line + at, mask=channel < channels, other=0).to(tl.float32)
         answer += tl.where((row >= 0) & (row < height), _weights(row, middle, steep, level, tilt), 0.0) * sums
+    if NORMALISED:
+        answer = _level(answer, channels, epsilon)
     target = out + ((batch * new_height + new_row) * new_width + new_column) * channels + channel
-    tl.store(target, answer, mask=channel < channels)
+    tl.store(target, answer.to(out.dtype.element_ty), mask=channel < channels)
 
 
 @triton.jit
@@ -124,45 +139,66 @@ def _normalise(
     channel = tl.arange(0, CHANNELS)
     mask = (pixel < pixels)[:, None] & (channel < channels)[None, :]
     at = (pixel // width * x_row + pixel % width * x_column)[:, None] + channel[None, :] * x_channel
-    value = tl.load(x + batch * x_batch + at, mask=mask, other=0).to(tl.float32)
-    mean = tl.sum(value, axis=1) / channels
-    value = tl.where(mask, value - mean[:, None], 0.0)
-    deviation = tl.sqrt(tl.sum(value * value, axis=1) / channels + epsilon)
+    value = _level(tl.load(x + batch * x_batch + at, mask=mask, other=0).to(tl.float32), channels, epsilon)
     target = out + (batch * pixels + pixel[:, None]) * channels + channel[None, :]
-    tl.store(target, (value / deviation[:, None]).to(out.dtype.element_ty), mask=mask)
+    tl.store(target, value.to(out.dtype.element_ty), mask=mask)
 
 
 def shrink(x: Tensor, height: int, width: int) -> Tensor:
     """``x`` ``(B, C, H, W)`` at another size, ``(B, height, width, C)`` in float32."""
     batch, channels, old_height, old_width = x.shape
+    if _side_by_side(x, height, width):
+        return _shrunk_last(x, height, width, TILE, torch.float32, normalised=False)
     out = torch.empty(batch, height, width, channels, dtype=torch.float32, device=x.device)
-    spacing = max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)
-    taps = int(2 * spacing) + 1
-    if x.stride(1) == 1 and channels > FEW and taps <= MOST_TAPS:
-        rows, columns, across = TILE
-        launch(
-            _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch), 1,
-            x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
-            USED=taps, ROWS=rows, COLUMNS=columns, ACROSS=across,
-        )  # fmt: skip
-        return out
     between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     launch(
         _shrink, (cover(height, ROWS), channels, batch), 4,
-        x, between, out, channels, old_height, old_width, height, width, *x.stride(), taps,
+        x, between, out, channels, old_height, old_width, height, width, *x.stride(), _taps(x, height, width),
         ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
     )  # fmt: skip
     return out
 
 
-def normalise(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` ``(B, C, H, W)`` with mean 0 and variance 1 across the channels of every pixel, ``(B, H, W, C)``."""
-    batch, channels, height, width = x.shape
-    out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
+def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
+    """``x`` ``(B, C, H, W)`` at this size, with mean 0 and variance 1 across the channels of every pixel.
+
+    It comes as ``(B, height, width, C)``.
+    """
+    batch, channels = x.shape[:2]
     across = power_above(channels)
+    if x.shape[2:] != (height, width):
+        if across <= MOST_CHANNELS and _side_by_side(x, height, width):
+            return _shrunk_last(x, height, width, (*ALL, across), dtype, normalised=True)
+        x = shrink(x, height, width).permute(0, 3, 1, 2)
+    out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
     pixels = max(1, 2048 // across)
     launch(
         _normalise, (cover(height * width, pixels), batch, 1), 4,
         x, out, height * width, channels, width, *x.stride(), EPSILON, PIXELS=pixels, CHANNELS=across,
     )  # fmt: skip
     return out
+
+
+def _shrunk_last(
+    x: Tensor, height: int, width: int, tile: tuple[int, int, int], dtype: torch.dtype, *, normalised: bool
+) -> Tensor:
+    (batch, channels, old_height, old_width), (rows, columns, across) = x.shape, tile
+    out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
+    launch(
+        _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch),
+        max(across // 128, 1), x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2),
+        x.stride(3), EPSILON, USED=_taps(x, height, width), ROWS=rows, COLUMNS=columns, ACROSS=across,
+        NORMALISED=normalised,
+    )  # fmt: skip
+    return out
+
+
+def _side_by_side(x: Tensor, height: int, width: int) -> bool:
+    """Whether channels are, and there are few enough pixels under a tent to be spelled out."""
+    return x.stride(1) == 1 and x.shape[1] > FEW and _taps(x, height, width) <= MOST_TAPS
+
+
+def _taps(x: Tensor, height: int, width: int) -> int:
+    """How many pixels along an axis may lie under a tent."""
+    old_height, old_width = x.shape[2:]
+    return int(2 * max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)) + 1

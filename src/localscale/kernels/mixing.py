@@ -25,9 +25,9 @@ def _row(matrix, index, k):
 
 
 @triton.jit
-def _solve(matrix, right, index, USED: tl.constexpr):
-    """Gauss–Jordan elimination without pivots, for a positive definite matrix that is diagonal from ``USED`` on."""
-    for k in tl.static_range(USED):
+def _solve(matrix, right, index, used):
+    """Gauss–Jordan elimination without pivots, for a positive definite matrix that is diagonal from ``used`` on."""
+    for k in range(used):
         row = _row(matrix, index, k)
         pivot = tl.sum(tl.where(index == k, row, 0.0), axis=0)
         column = tl.sum(tl.where(index[None, :] == k, matrix, 0.0), axis=1)
@@ -38,19 +38,19 @@ def _solve(matrix, right, index, USED: tl.constexpr):
 
 
 @triton.jit
-def _weights(errors, index, ridge, HISTORY: tl.constexpr, SLOTS: tl.constexpr):
-    """Anderson's weights for residuals ``(SLOTS, D)``; one that is all zero is not used."""
+def _weights(errors, index, ridge, count, SLOTS: tl.constexpr):
+    """Anderson's weights for residuals ``(SLOTS, D)``, ``count`` of them; one that is all zero is not used."""
     norms = tl.sqrt(tl.sum(errors * errors, axis=1))
     used = norms > 0
     safe = tl.where(used, norms, 1.0)
     unit = errors / safe[:, None]
     gram = tl.where(index[:, None] == index[None, :], ridge, 0.0) + tl.zeros((SLOTS, SLOTS), tl.float32)
-    for k in tl.static_range(HISTORY):
+    for k in range(count):
         products = tl.sum(unit * _row(unit, index, k)[None, :], axis=1)
         gram += tl.where(index[None, :] == k, products[:, None], 0.0)
     smallest = tl.min(tl.where(used, norms, float("inf")), axis=0)
     inverse = tl.where(used, smallest / safe, 0.0)
-    weights = _solve(gram, inverse, index, HISTORY) * inverse
+    weights = _solve(gram, inverse, index, count) * inverse
     total = tl.sum(weights, axis=0)
     return weights / tl.where(total > 0, total, 1.0)
 
@@ -64,8 +64,8 @@ def _even(d, rows, columns):
 
 @triton.jit
 def mix(
-    sample, point, image, best_point, best_image, best, active, steps, points, errors, number, size, rows, columns,
-    tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
+    sample, point, image, best_point, best_image, best, active, steps, points, errors, number, last,
+    size, rows, columns, tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """Take in one sample's ``image``, that of its evaluation ``number``, and put the next ``point`` in place."""
     d = tl.arange(0, WIDTH)
@@ -100,8 +100,8 @@ def mix(
         wrong = tl.where(newest, tl.where(finite, error, 0.0)[None, :], tl.load(errors + slots, mask=inside, other=0.0))
         tl.store(points + slots, past, mask=inside & newest)
         tl.store(errors + slots, wrong, mask=inside & newest)
-        if going_on & (number > 0):  # else there is nothing to mix it with, or no next point
-            weights = _weights(wrong, index, ridge, HISTORY, SLOTS)
+        if going_on & (number > 0) & (number < last):  # else there is nothing to mix it with, or no next point
+            weights = _weights(wrong, index, ridge, tl.minimum(number + 1, HISTORY), SLOTS)
             proposed = tl.sum(weights[:, None] * (past + damping * wrong), axis=0)
     lost = tl.sum(tl.where(there & ~(tl.abs(proposed) < float("inf")), 1, 0), axis=0)
     proposed = tl.where(finite & (lost == 0), proposed, fallback)
@@ -114,14 +114,14 @@ def mix(
     tl.store(point + place, tl.where(going_on, proposed, here), mask=there)
 
 
-@triton.jit(do_not_specialize=["number"])  # or 0 and 1 would be compiled apart
+@triton.jit(do_not_specialize=["number", "last"])  # or 0 and 1 would be compiled apart
 def _mix(
-    point, image, best_point, best_image, best, active, steps, points, errors, number, size, rows, columns,
+    point, image, best_point, best_image, best, active, steps, points, errors, number, last, size, rows, columns,
     tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     mix(
         tl.program_id(0).to(tl.int64), point, image, best_point, best_image, best, active, steps, points, errors,
-        number, size, rows, columns, tolerance, damping, ridge, WIDTH, HISTORY, SLOTS,
+        number, last, size, rows, columns, tolerance, damping, ridge, WIDTH, HISTORY, SLOTS,
     )  # fmt: skip
 
 
@@ -129,11 +129,12 @@ def _mix(
 class Iteration:
     """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation.
 
-    It starts at zero, unless ``point`` is set before. ``lattice`` = (rows, columns) says that the numbers are offsets
-    of a map's control points, whose residual is relative to where the points are. What is ``found`` lies side by side:
-    the best points, their images and their residuals.
+    It starts at zero, unless ``point`` is set before, and has no next point after ``max_steps``. ``lattice`` = (rows,
+    columns) says that the numbers are offsets of a map's control points, whose residual is relative to where the points
+    are. What is ``found`` lies side by side: the best points, their images and their residuals.
     """
 
+    max_steps: int
     tolerance: float
     damping: float
     ridge: float
@@ -156,6 +157,7 @@ class Iteration:
         device: torch.device | str,
         *,
         history: int,
+        max_steps: int,
         tolerance: float,
         damping: float = 1.0,
         ridge: float = 1e-6,
@@ -167,7 +169,7 @@ class Iteration:
         found = torch.empty(batch * (2 * size + 1), device=device)  # from here on first written by the first advance
         active = torch.empty(batch, dtype=torch.int8, device=device)
         steps = torch.empty(batch, dtype=torch.int64, device=device)
-        return cls(tolerance, damping, ridge, lattice, point, points, errors, found, active, steps)
+        return cls(max_steps, tolerance, damping, ridge, lattice, point, points, errors, found, active, steps)
 
     def advance(self, image: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
@@ -175,9 +177,10 @@ class Iteration:
         history = self.points.shape[1]
         mix_all = Launch(
             _mix, (batch, 1, 1), 4, self.point, image, self.best_point, self.best_image, self.best, self.active,
-            self.steps, self.points, self.errors, size=size, rows=self.lattice[0], columns=self.lattice[1],
-            tolerance=self.tolerance, damping=self.damping, ridge=self.ridge, WIDTH=power_above(size),
-            HISTORY=history, SLOTS=power_above(max(history, 2)),
+            self.steps, self.points, self.errors, last=self.max_steps - 1,
+            size=size, rows=self.lattice[0], columns=self.lattice[1], tolerance=self.tolerance,
+            damping=self.damping, ridge=self.ridge, WIDTH=power_above(size), HISTORY=history,
+            SLOTS=power_above(max(history, 2)),
         )  # fmt: skip
         mix_all(number)
 
