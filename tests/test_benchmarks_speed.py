@@ -19,7 +19,7 @@ FLOOR = {"floor ms", "× floor"}
 COLUMNS = {
     "One warp": {"tensor", "what", "method", "published ms", "target ms", "ms", "verdict", "queued ms", "peak MiB"}
     | FLOOR,
-    "Inference": {"published %", "target %", "overhead %", "verdict", "worst residual", "adapted peak MiB"} | FLOOR,
+    "Inference": {"published %", "target %", "overhead %", "verdict", "queued %", "queued", "worst residual"} | FLOOR,
     "The solve alone": {"published ms", "target ms", "ms", "time", "queued ms", "peak GB", "memory", "worst residual"}
     | FLOOR,
     "A training step": {"published %", "target %", "overhead %", "time", "extra memory %", "memory"} | FLOOR,
