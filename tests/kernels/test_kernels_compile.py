@@ -58,9 +58,11 @@ rows = {"x": "*bf16", "between": "*fp32", "out": "*fp32"}
 build(copy._shrink, rows, {"height": 1, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
 build(copy._shrink, rows, {"ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
 for lines in ({"height": 1, "new_height": 1}, {}):
-    for across, warps in ((32, 1), (256, 2)):
-        blocks = {"USED": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": across, "NORMALISED": across > 32}
-        build(copy._shrink_last, rows | {"epsilon": "fp32"}, blocks | lines, num_warps=warps)
+    build(copy._shrink_last, rows, {"USED": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": 32} | lines, num_warps=1)
+    for across, (band, warps) in ((128, copy.BAND), (256, copy.WIDE_BAND)):
+        blocks = {"ROWS": band, "TENTS": 16, "WIDTH": copy.MOST // 256, "NEW_WIDTH": 32, "ACROSS": across}
+        needs = build(copy._shrink_band, rows | {"epsilon": "fp32"}, blocks | lines, 86, num_warps=warps)
+        assert needs <= 99 * 1024, "more memory than smaller GPUs have"
 build(copy._normalise, {"x": "*bf16", "out": "*fp16", "epsilon": "fp32"}, {"PIXELS": 2, "CHANNELS": 1024})
 for given, kept in (("*fp32", "*fp16"), ("*bf16", "*fp16"), ("*fp32", "*fp32")):
     kinds = {"first": given, "second": given, "first_out": kept, "second_out": kept}

@@ -24,6 +24,7 @@ from localscale.kernels.launch import launch
 from localscale.kernels.mixing import Iteration
 from localscale.kernels.weights import lay_out
 
+ON_GPU = DEVICE == "cuda"
 HEADS = [
     ((6, 6), (14, 14), 0.1, 1.0),
     ((5, 8), (7, 9), 0.1, 0.5),
@@ -240,26 +241,36 @@ def test_a_small_copy_of_features_side_by_side_is_the_twins(
 
 
 @pytest.mark.parametrize(
-    ("channels", "size", "new", "used"),
+    ("channels", "size", "new", "dtype", "used"),
     [
-        (5, (5, 7), (5, 7), [copy._normalise]),
-        (96, (5, 7), (5, 7), [copy._normalise]),
-        (40, (7, 6), (4, 4), [copy._shrink_last]),
-        (64, (1, 7), (1, 4), [copy._shrink_last]),
-        (300, (7, 6), (4, 3), [copy._shrink_last, copy._normalise]),  # more than a program holds
-        (8, (5, 5), (3, 3), [copy._shrink, copy._normalise]),  # too few to be read together
+        (5, (5, 7), (5, 7), torch.float32, [copy._normalise]),
+        (96, (5, 7), (5, 7), HALF, [copy._normalise]),
+        (40, (33, 20), (17, 10), HALF, [copy._shrink_band]),  # more rows than one band
+        (40, (7, 6), (4, 4), HALF, [copy._shrink_band]),
+        (150, (57, 30), (28, 15), HALF, [copy._shrink_band]),
+        (40, (13, 9), (1, 5), HALF, [copy._shrink_band]),
+        (40, (1, 9), (1, 5), HALF, [copy._shrink_band]),
+        (40, (9, 9), (9, 5), HALF, [copy._shrink_band]),
+        (40, (9, 1), (5, 1), HALF, [copy._shrink_band]),
+        (300, (7, 66), (4, 30), HALF, [copy._shrink_last, copy._normalise]),  # more than a program holds
+        (40, (7, 6), (4, 4), torch.float32, [copy._shrink_last, copy._normalise]),
+        (40, (7, 6), (4, 4), torch.bfloat16, [copy._shrink_band] * ON_GPU or [copy._shrink_last, copy._normalise]),
+        (8, (5, 5), (3, 3), HALF, [copy._shrink, copy._normalise]),  # too few to be read together
     ],
 )
-def test_a_normalised_copy_is_the_twins(channels: int, size, new, used: list[Any], monkeypatch: pytest.MonkeyPatch):
+def test_a_normalised_copy_is_the_twins(
+    channels: int, size, new, dtype: torch.dtype, used: list[Any], monkeypatch: pytest.MonkeyPatch
+):
     launched = []
     monkeypatch.setattr(copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named)))
-    x = 3 + torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    twin = F.layer_norm(resize(x, *new).movedim(1, -1), (channels,))
-    assert (normalise(x, *new, torch.float32) - twin).abs().max() < 2e-5
+    x = 3 + torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
+    twin = F.layer_norm(resize(x.float(), *new).movedim(1, -1), (channels,))
+    assert (normalise(x, *new, torch.float32) - twin).abs().max() < 5e-5
     last = x.to(memory_format=torch.channels_last)
     launched.clear()
-    assert (normalise(last, *new, torch.float16) - twin).abs().max() < 5e-3
+    assert (normalise(last, *new, torch.float32) - twin).abs().max() < 5e-5
     assert launched == used
+    assert (normalise(last, *new, torch.float16) - twin).abs().max() < 5e-3
 
 
 @triton.jit

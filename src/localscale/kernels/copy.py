@@ -18,10 +18,10 @@ __all__ = ["normalise", "shrink"]
 
 EPSILON = 1e-5  # of a layer norm
 ROWS = 8  # of an output, in one program
-TILE = (4, 2, 32)  # rows, columns and channels of one, in a program
-ALL = (1, 4)  # rows and columns of one with all of its channels
-MOST_CHANNELS = 256  # that are all
+TILE = (4, 2, 32)  # rows, columns and channels of one, in a program of one warp
 MOST_TAPS = 9  # along an axis, which are spelled out in a program
+BAND, WIDE_BAND, NARROW = (7, 4), (14, 8), 128  # rows of a band and warps of a program, for so many channels or more
+MOST = 16384  # pixels of a line times channels, that a program can hold
 
 
 @triton.jit
@@ -32,12 +32,12 @@ def _tents(output, size, new, used):
     """
     spacing = (size - 1) * 1.0 / tl.maximum(new - 1, 1)
     slope = 1 / tl.maximum(spacing, 1.0)
-    centre = output.to(tl.float32) * spacing
+    centre = output * spacing
     start = tl.ceil(centre - tl.maximum(spacing, 1.0)).to(tl.int32)
     total, first, second = centre * 0, centre * 0, centre * 0
     for t in range(used):
         pixel = start + t
-        offset = pixel.to(tl.float32) - centre
+        offset = pixel - centre
         tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) * slope, 0.0), 0.0)
         total, first, second = total + tent, first + tent * offset, second + tent * offset * offset
     spread = total * second - first * first
@@ -51,7 +51,7 @@ def _tents(output, size, new, used):
 @triton.jit
 def _weights(pixel, centre, slope, level, tilt):
     """What pixels inside weigh in the outputs with these tents: the weights sum to one and balance about the centre."""
-    offset = pixel.to(tl.float32) - centre
+    offset = pixel - centre
     return tl.maximum(1 - tl.abs(offset) * slope, 0.0) * (level - tilt * offset)
 
 
@@ -89,22 +89,11 @@ def _shrink(
 
 
 @triton.jit
-def _level(value, channels, epsilon):
-    """``value`` (pixels, channels) with mean 0 and variance 1 across channels; it is 0 at those that are not there."""
-    there = tl.arange(0, value.shape[1])[None, :] < channels
-    value = tl.where(there, value - (tl.sum(value, axis=1) / channels)[:, None], 0.0)
-    return value / tl.sqrt(tl.sum(value * value, axis=1) / channels + epsilon)[:, None]
-
-
-@triton.jit
 def _shrink_last(
-    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column, epsilon,
-    USED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr, NORMALISED: tl.constexpr,
+    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column,
+    USED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of an output whose channels lie side by side, some of them, from all that lies under both tents.
-
-    Where it has all of them it may be ``NORMALISED`` at once.
-    """
+    """A tile of an output whose channels lie side by side, some of them, from all that lies under both tents."""
     batch, blocks = tl.program_id(2).to(tl.int64), tl.cdiv(channels, ACROSS)
     channel = tl.program_id(0) % blocks * ACROSS + tl.arange(0, ACROSS)[None, :]
     across = tl.program_id(0) // blocks
@@ -123,10 +112,73 @@ def _shrink_last(
             at = tl.minimum(tl.maximum(column, 0), width - 1) * x_column
             sums += weight * tl.load(line + at, mask=channel < channels, other=0).to(tl.float32)
         answer += tl.where((row >= 0) & (row < height), _weights(row, middle, steep, level, tilt), 0.0) * sums
-    if NORMALISED:
-        answer = _level(answer, channels, epsilon)
     target = out + ((batch * new_height + new_row) * new_width + new_column) * channels + channel
-    tl.store(target, answer.to(out.dtype.element_ty), mask=channel < channels)
+    tl.store(target, answer, mask=channel < channels)
+
+
+@triton.jit
+def _level(value, channels, epsilon):
+    """``value`` (pixels, channels) with mean 0 and variance 1 across channels; it is 0 at those that are not there."""
+    there = tl.arange(0, value.shape[1])[None, :] < channels
+    value = tl.where(there, value - (tl.sum(value, axis=1) / channels)[:, None], 0.0)
+    return value / tl.sqrt(tl.sum(value * value, axis=1) / channels + epsilon)[:, None]
+
+
+@triton.jit
+def _pick(values, index, k):
+    """Number ``k`` of the ``values``."""
+    return tl.sum(tl.where(index == k, values, 0.0), axis=0)
+
+
+@triton.jit
+def _shrink_band(
+    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column, used, epsilon,
+    ROWS: tl.constexpr, TENTS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr, ACROSS: tl.constexpr,
+):  # fmt: skip
+    """A few rows of an output in half precision whose channels lie side by side, normalised.
+
+    Each row of ``x`` is read once. A matrix unit shrinks it along, by weights in two parts whose digits add up; down,
+    it lies under the tents of two of the output's rows, one before it and one after.
+    """
+    batch, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS
+    column, new_column, channel = tl.arange(0, WIDTH), tl.arange(0, NEW_WIDTH), tl.arange(0, ACROSS)[None, :]
+    centre, slope, _, even, lean = _tents(new_column, width, new_width, used)
+    along = _weights(column[None, :], centre[:, None], slope, even[:, None], lean[:, None])
+    along = tl.where(column[None, :] < width, along, 0.0)
+    high = along.to(x.dtype.element_ty)
+    low = (along - high.to(tl.float32)).to(x.dtype.element_ty)
+    index = tl.arange(0, TENTS)  # from the row before the first on
+    _, steep, _, levels, tilts = _tents(first - 1 + index, height, new_height, used)
+    spacing = (height - 1) * 1.0 / tl.maximum(new_height - 1, 1)
+    source = x + batch * x_batch + column[:, None] * x_column + channel
+    mask = (column < width)[:, None] & (channel < channels)
+    target = out + batch * new_height * new_width * channels + new_column[:, None] * channels + channel
+    there = (new_column < new_width)[:, None] & (channel < channels)
+    before, after = tl.zeros((NEW_WIDTH, ACROSS), tl.float32), tl.zeros((NEW_WIDTH, ACROSS), tl.float32)
+    new_row, past = first, tl.minimum(first + ROWS, new_height)
+    middle, level, tilt = (first - 1) * spacing, _pick(levels, index, 0), _pick(tilts, index, 0)
+    next_middle, next_level, next_tilt = first * spacing, _pick(levels, index, 1), _pick(tilts, index, 1)
+    begin = tl.where(first > 0, tl.floor(middle).to(tl.int32) + 1, 0)
+    end = tl.maximum(tl.minimum(tl.ceil(past * spacing).to(tl.int32), height), 1)
+    for row in tl.range(begin, end, num_stages=3):
+        value = tl.load(source + row * x_row, mask=mask, other=0)
+        value = tl.dot(low, value, tl.dot(high, value))
+        if row > next_middle:
+            if new_row > first:
+                answer = _level(before, channels, epsilon).to(out.dtype.element_ty)
+                tl.store(target + (new_row - 1) * new_width * channels, answer, mask=there)
+            before, middle, level, tilt = after, next_middle, next_level, next_tilt
+            new_row += 1
+            after, next_middle = tl.zeros((NEW_WIDTH, ACROSS), tl.float32), new_row * spacing
+            next_level, next_tilt = _pick(levels, index, new_row - first + 1), _pick(tilts, index, new_row - first + 1)
+        before += _weights(row, middle, steep, level, tilt) * value
+        after += _weights(row, next_middle, steep, next_level, next_tilt) * value
+    if new_row > first:
+        answer = _level(before, channels, epsilon).to(out.dtype.element_ty)
+        tl.store(target + (new_row - 1) * new_width * channels, answer, mask=there)
+    if new_row < past:  # it ends on the middle of its last row
+        answer = _level(after, channels, epsilon).to(out.dtype.element_ty)
+        tl.store(target + new_row * new_width * channels, answer, mask=there)
 
 
 @triton.jit
@@ -147,55 +199,67 @@ def _normalise(
 def shrink(x: Tensor, height: int, width: int) -> Tensor:
     """``x`` ``(B, C, H, W)`` at another size, ``(B, height, width, C)`` in float32."""
     batch, channels, old_height, old_width = x.shape
-    if _side_by_side(x, height, width):
-        return _shrunk_last(x, height, width, TILE, torch.float32, normalised=False)
     out = torch.empty(batch, height, width, channels, dtype=torch.float32, device=x.device)
+    taps = _taps(x, height, width)
+    if _side_by_side(x) and taps <= MOST_TAPS:
+        rows, columns, across = TILE
+        launch(
+            _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch), 1,
+            x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
+            USED=taps, ROWS=rows, COLUMNS=columns, ACROSS=across,
+        )  # fmt: skip
+        return out
     between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     launch(
         _shrink, (cover(height, ROWS), channels, batch), 4,
-        x, between, out, channels, old_height, old_width, height, width, *x.stride(), _taps(x, height, width),
+        x, between, out, channels, old_height, old_width, height, width, *x.stride(), taps,
         ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
     )  # fmt: skip
     return out
 
 
 def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
-    """``x`` ``(B, C, H, W)`` at this size, with mean 0 and variance 1 across the channels of every pixel.
+    """``x`` ``(B, C, H, W)`` at a size no larger, with mean 0 and variance 1 across the channels of every pixel.
 
     It comes as ``(B, height, width, C)``.
     """
-    batch, channels = x.shape[:2]
-    across = power_above(channels)
-    if x.shape[2:] != (height, width):
-        if across <= MOST_CHANNELS and _side_by_side(x, height, width):
-            return _shrunk_last(x, height, width, (*ALL, across), dtype, normalised=True)
-        x = shrink(x, height, width).permute(0, 3, 1, 2)
+    batch, channels, old_height, old_width = x.shape
     out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
+    if (old_height, old_width) == (height, width):
+        _normalise_all(x, out)
+        return out
+    columns, across = max(power_above(old_width), 16), max(power_above(channels), 16)
+    if not (_side_by_side(x) and _is_multiplied(x) and columns * across <= MOST):
+        _normalise_all(shrink(x, height, width).permute(0, 3, 1, 2), out)
+        return out
+    rows, warps = BAND if across <= NARROW else WIDE_BAND
+    launch(
+        _shrink_band, (cover(height, rows), batch, 1), warps,
+        x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
+        _taps(x, height, width), EPSILON, ROWS=rows, TENTS=power_above(rows + 2), WIDTH=columns,
+        NEW_WIDTH=max(power_above(width), 16), ACROSS=across,
+    )  # fmt: skip
+    return out
+
+
+def _normalise_all(x: Tensor, out: Tensor) -> None:
+    batch, channels, height, width = x.shape
+    across = power_above(channels)
     pixels = max(1, 2048 // across)
     launch(
         _normalise, (cover(height * width, pixels), batch, 1), 4,
         x, out, height * width, channels, width, *x.stride(), EPSILON, PIXELS=pixels, CHANNELS=across,
     )  # fmt: skip
-    return out
 
 
-def _shrunk_last(
-    x: Tensor, height: int, width: int, tile: tuple[int, int, int], dtype: torch.dtype, *, normalised: bool
-) -> Tensor:
-    (batch, channels, old_height, old_width), (rows, columns, across) = x.shape, tile
-    out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
-    launch(
-        _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch),
-        max(across // 128, 1), x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2),
-        x.stride(3), EPSILON, USED=_taps(x, height, width), ROWS=rows, COLUMNS=columns, ACROSS=across,
-        NORMALISED=normalised,
-    )  # fmt: skip
-    return out
+def _side_by_side(x: Tensor) -> bool:
+    """Whether channels are, and enough of them to be read together."""
+    return x.stride(1) == 1 and x.shape[1] > FEW
 
 
-def _side_by_side(x: Tensor, height: int, width: int) -> bool:
-    """Whether channels are, and there are few enough pixels under a tent to be spelled out."""
-    return x.stride(1) == 1 and x.shape[1] > FEW and _taps(x, height, width) <= MOST_TAPS
+def _is_multiplied(x: Tensor) -> bool:
+    """Whether matrix units take it as it is; Triton's interpreter has no products of bfloat16."""
+    return x.dtype == torch.float16 or (x.dtype == torch.bfloat16 and x.is_cuda)
 
 
 def _taps(x: Tensor, height: int, width: int) -> int:
