@@ -236,7 +236,7 @@ def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
     launch(
         _shrink_band, (cover(height, rows), batch, 1), warps,
         x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
-        _taps(x, height, width), EPSILON, ROWS=rows, TENTS=power_above(rows + 2), WIDTH=columns,
+        _taps(x, height, width), EPSILON, ROWS=rows, TENTS=power_above(rows + 1), WIDTH=columns,
         NEW_WIDTH=max(power_above(width), 16), ACROSS=across,
     )  # fmt: skip
     return out
