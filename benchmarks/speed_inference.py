@@ -147,7 +147,7 @@ def _inference(title: str, ways: tuple[Way, ...], device: str, quick: bool) -> T
 
 
 def evaluations_needed(key: str, way: Way, size: tuple[int, int], device: str, quick: bool) -> int:
-    """How many evaluations the slowest of the images takes that a row will be measured on."""
+    """How many evaluations the slowest of the images takes that a row will wait for."""
     pair = make_pair(key, quick, max_steps=MOST_STEPS)
     pair.to(device, way.dtype)
     slowest = 1
@@ -237,11 +237,12 @@ def _row(
 
 
 def _note(device: str, quick: bool, solved: str) -> str:
+    queued = f"; {QUEUED}" if device.startswith("cuda") else ""
     return (
         f"{solved}, at the input and at the first latent site. Base and adapted model take turns, medians of "
-        f"synchronised calls, images of noise made anew for every repetition; {QUEUED}. The worst residual is over all "
-        "timed images and both sites; moved is how far pixels went on average, in percent of the side, where they went "
-        "farther. Floor: what the sites add can take no less time than reading each one's tensor for the "
-        f"solve, and reading and writing it for the warp. {bandwidth_note(device, quick)} Peak memory is above weights "
-        f"and images.{quick_note(quick)}"
+        f"synchronised calls, images of noise made anew for every repetition{queued}. The worst residual is over all "
+        "images that were waited for and both sites; moved is how far pixels went on average, in percent of the side, "
+        "where they went farther. Floor: what the sites add can take no less time than reading each one's tensor for "
+        f"the solve, and reading and writing it for the warp. {bandwidth_note(device, quick)} Peak memory is above "
+        f"weights and images.{quick_note(quick)}"
     )

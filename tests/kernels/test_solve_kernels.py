@@ -286,8 +286,9 @@ def test_a_normalised_copy_is_the_twins(
         assert (normalise(x, *new, torch.float32) - twin).abs().max() < 5e-5
 
 
-def test_what_is_more_than_a_program_holds_is_shrunk_first(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(copy, "MOST", 512)
+@pytest.mark.parametrize("held", [(5, 32, 256), (64, 3, 256), (64, 32, 39)])
+def test_what_is_more_than_a_program_holds_is_shrunk_first(held, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(copy, "HELD", held)
     x = torch.randn(2, 40, 7, 6, generator=torch.Generator().manual_seed(0)).to(DEVICE, HALF)
     x = x.to(memory_format=torch.channels_last)
     monkeypatch.setattr(copy, "_shrink_band", None)

@@ -21,7 +21,7 @@ ROWS = 8  # of an output, in one program
 TILE = (4, 2, 32)  # rows, columns and channels of one, in a program of one warp
 MOST_TAPS = 9  # along an axis, which are spelled out in a program
 BAND, WIDE_BAND, NARROW = (7, 4), (14, 8), 128  # rows of a band and warps of a program, for so many channels or more
-MOST = 16384  # pixels of a line times channels, that a program can hold
+HELD = (64, 32, 256)  # pixels of a line, of one of the copy, and channels, that a program can hold on every GPU
 
 
 @triton.jit
@@ -229,7 +229,8 @@ def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
         _normalise_all(x, out)
         return out
     columns, across = max(power_above(old_width), 16), max(power_above(channels), 16)
-    if not (_side_by_side(x) and _is_multiplied(x) and columns * across <= MOST):
+    held = old_width <= HELD[0] and width <= HELD[1] and channels <= HELD[2]
+    if not (held and _side_by_side(x) and _is_multiplied(x)):
         _normalise_all(shrink(x, height, width).permute(0, 3, 1, 2), out)
         return out
     rows, warps = BAND if across <= NARROW else WIDE_BAND
