@@ -31,7 +31,8 @@ from localscale.maps import GridMap
 from localscale.training.graph import Replayed
 
 KNOTS = (6, 6)
-REPLAYED = "localscale, replayed"
+OURS, REPLAYED, IN_CALLER = "localscale", "localscale, replayed", ", in the caller's thread"
+GIVEN = "grid_sample, grid given"
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ def _remap(x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
 
 
 METHODS: dict[str, tuple[Method, str]] = {
-    "localscale": (_ours, "offsets"),
-    "grid_sample, grid given": (_grid_sample, "grid"),
+    OURS: (_ours, "offsets"),
+    GIVEN: (_grid_sample, "grid"),
     "grid_sample, grid made": (_grid_made, "offsets"),
     "kornia's remap, positions given": (_remap, "positions"),
     "grid_sample, grid given, itself in half precision": (_half_grid, "grid"),
@@ -127,9 +128,11 @@ def warp(device: str, quick: bool) -> Table:
         "`ls.unscale` with random grid maps of 6 knots, strength 0.5; backward to the map (ours: its control points), "
         "and to the features of tokens, which have one prefix token. Eager; all methods take turns on the same inputs, "
         f"made anew for every repetition; medians. Each call is waited for; {QUEUED}. Peers sample in float32 and cast "
-        "back, but for the one whose grid is bfloat16 too. Replayed: recorded as a CUDA graph, its inputs copied in. "
-        "The largest error is against the same warp in float64 of the same tensor. Floor: forward reads and writes the "
-        "tensor, backward reads it and the answer's gradient and writes the tokens' gradient. Peak "
+        "back, but for the one whose grid is bfloat16 too. Autograd hands backward passes to a thread of its own, one "
+        "for a whole model; in the caller's thread it does not (torch.autograd.set_multithreading_enabled). Replayed: "
+        "recorded as a CUDA graph, its inputs copied in. The largest error is against the same warp in float64 of the "
+        "same tensor. Floor: forward reads and writes the tensor, backward reads it and the answer's gradient and "
+        "writes the tokens' gradient. Peak "
         f"memory is above the inputs. {bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
     )
     return Table("One warp", note, rows)
@@ -145,7 +148,9 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
         if method is not _half_grid or dtype != torch.float32
     }
     if device.startswith("cuda"):
-        calls[REPLAYED] = _replayed(calls["localscale"], backward)
+        if backward:
+            calls |= {name + IN_CALLER: _in_caller(calls[name]) for name in (OURS, GIVEN)}
+        calls[REPLAYED] = _replayed(calls[OURS], backward)
     inputs = fresh()
     reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].offsets.double())
     errors: dict[str, float] = {}
@@ -160,7 +165,7 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
     moved = feature.passes[backward] * inputs[0].x.nbytes
     rows: list[dict[str, Cell]] = []
     for name, time in times.items():
-        is_ours = name in ("localscale", REPLAYED)
+        is_ours = name in (OURS, OURS + IN_CALLER, REPLAYED)
         rows.append(
             {
                 "tensor": feature.name,
@@ -193,6 +198,16 @@ def _call(method: Method, form: str, feature: Feature, backward: bool) -> Callab
         return y.detach(), *torch.autograd.grad(y, wanted, inputs.slope)
 
     return with_backward if backward else forward_only
+
+
+def _in_caller(call: Callable[[Inputs], tuple[Any, ...]]) -> Callable[[Inputs], tuple[Any, ...]]:
+    """The same without the thread of its own that autograd has for a GPU."""
+
+    def in_caller(inputs: Inputs) -> tuple[Any, ...]:
+        with torch.autograd.set_multithreading_enabled(False):
+            return call(inputs)
+
+    return in_caller
 
 
 def _replayed(call: Callable[[Inputs], tuple[Any, ...]], backward: bool) -> Callable[[Inputs], tuple[Any, ...]]:

@@ -15,10 +15,10 @@ def canonicalizer_for(
     solver = {"max_steps": 3, "solver": "plain"} if update == "compose" else {"max_steps": 6}
     settings = {"channels": channels, "resolution": 30, "fixed_steps": fixed} | solver | settings
     config = ls.DECConfig(update=update, **settings)
-    canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config).to(DEVICE)
+    canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config)
     for layer in (canonicalizer.network.to_x, canonicalizer.network.to_y):
         nn.init.normal_(layer.weight, std=spread)
-    return canonicalizer
+    return canonicalizer.to(DEVICE)  # drawn before, so that every device gets the same
 
 
 def features_for(in_channels: int) -> Tensor:

@@ -162,7 +162,7 @@ TABLES: dict[str, Table] = {
         ),
         runs="mnist-resolution",
         settings=SMALL,
-        both=("--epochs", "10", "--learning-rate", "5e-4"),
+        both=("--epochs", "30", "--learning-rate", "5e-4"),
     ),
     "mnist-hierarchical": Table(
         "Local scale invariance on MNIST, hierarchical backbones from scratch, 112 px (paper, Tab. pyramid)",
