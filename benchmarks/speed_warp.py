@@ -147,9 +147,9 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
         for name, (method, form) in METHODS.items()
         if method is not _half_grid or dtype != torch.float32
     }
+    if backward:
+        calls |= {name + IN_CALLER: _in_caller(calls[name]) for name in (OURS, GIVEN)}
     if device.startswith("cuda"):
-        if backward:
-            calls |= {name + IN_CALLER: _in_caller(calls[name]) for name in (OURS, GIVEN)}
         calls[REPLAYED] = _replayed(calls[OURS], backward)
     inputs = fresh()
     reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].offsets.double())
