@@ -17,7 +17,7 @@ from benchmarks import core, data, speed, training
 from benchmarks.measurement import Table
 from benchmarks.results import ROOT, render, save
 from localscale.errors import near_misses
-from localscale.results import render_table
+from localscale.lab.pages.results import render_table
 
 Measurement = Callable[[str, bool], Table]
 SUITES: dict[str, Any] = {"core": core, "data": data, "training": training, "speed": speed}

@@ -7,8 +7,8 @@ from torch import Tensor
 from torchvision.transforms.functional import resize
 
 from benchmarks.measurement import Table, median_milliseconds
-from localscale.data import LocallyScaledMNIST, embedded_digits
-from localscale.data.mnist.scenes import LAYOUTS
+from localscale.lab.data import LocallyScaledMNIST, embedded_digits
+from localscale.lab.data.mnist.scenes import LAYOUTS
 
 TARGETS = {"cpu": 400, "cuda": 20_000}
 

@@ -14,9 +14,9 @@ from tqdm import tqdm
 
 from benchmarks.measurement import Table
 from benchmarks.results import ROOT, render, save
-from localscale.data.generation.job import Sample, build, run
-from localscale.data.objects import ObjectsOptions, objects_job
-from localscale.results import render_table
+from localscale.lab.data.generation.job import Sample, build, run
+from localscale.lab.data.objects import ObjectsOptions, objects_job
+from localscale.lab.pages.results import render_table
 
 TARGET = 0.35  # seconds per image and core, at four samples per pixel
 

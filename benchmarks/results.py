@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.measurement import Table
 from localscale.files import write_whole
+from localscale.lab.pages.results import render_page
 from localscale.machine import machine, versions
-from localscale.results import render_page
 
 ROOT = Path(__file__).parent.parent
 

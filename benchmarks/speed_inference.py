@@ -37,8 +37,8 @@ from benchmarks.speed_settings import (
     spread,
     verdict,
 )
+from localscale.lab.backbones.catalogue import BACKBONES, create_backbone
 from localscale.maps import GridMap
-from localscale.training.backbones import BACKBONES, create_backbone
 
 SIZE, BATCH = 224, 128
 QUICK_SIZE, QUICK_NAME = 64, "two blocks of ViT-Tiny"

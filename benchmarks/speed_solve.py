@@ -30,8 +30,8 @@ from benchmarks.speed_settings import (
     spread,
     verdict,
 )
+from localscale.lab.training.graph import Replayed
 from localscale.maps import GridMap
-from localscale.training.graph import Replayed
 
 IMAGE, LATENT = (3, 224, 224), (768, 14, 14)
 QUICK_IMAGE, QUICK_LATENT = (3, 32, 32), (8, 7, 7)

@@ -26,12 +26,12 @@ from benchmarks.speed_settings import (
     verdict,
 )
 from benchmarks.training import Noise
-from localscale.adapt import AdaptedModel
-from localscale.baselines import DEC, Method, Plain
-from localscale.training.backbones import create_backbone, normalisation
-from localscale.training.loop import Loop
-from localscale.training.mnist import MNISTData
-from localscale.training.recipes import find_recipe
+from localscale.adaptation import AdaptedModel
+from localscale.lab.backbones.catalogue import create_backbone, normalisation
+from localscale.lab.methods import DEC, Method, Plain
+from localscale.lab.recipes import find_recipe
+from localscale.lab.tasks.mnist import MNISTData
+from localscale.lab.training.loop import Loop
 
 BATCH = 64
 STEPS = 4  # evaluations at most; one more than ViT-B's slower site takes to the tolerance

@@ -26,9 +26,9 @@ from benchmarks.speed_settings import (
     verdict,
 )
 from localscale.conventions import pixel_positions, to_grid_sample
+from localscale.lab.training.graph import Replayed
 from localscale.layouts import Layout, Tokens, as_nchw, pixels_of
 from localscale.maps import GridMap
-from localscale.training.graph import Replayed
 
 KNOTS = (6, 6)
 OURS, REPLAYED, IN_CALLER = "localscale", "localscale, replayed", ", in the caller's thread"

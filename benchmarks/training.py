@@ -9,14 +9,14 @@ import torch
 from accelerate import Accelerator
 
 from benchmarks.measurement import Table, median_milliseconds, peak_bytes
-from localscale.baselines import DEC, Method, Plain
 from localscale.errors import TrainingError
-from localscale.training.backbones import create_backbone, normalisation
-from localscale.training.graph import WARM_UP
-from localscale.training.loop import Loop
-from localscale.training.mnist import MNISTData, MNISTTask
-from localscale.training.recipe import Recipe
-from localscale.training.recipes import find_recipe
+from localscale.lab.backbones.catalogue import create_backbone, normalisation
+from localscale.lab.methods import DEC, Method, Plain
+from localscale.lab.recipes import find_recipe
+from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.tasks.mnist import MNISTData, MNISTTask
+from localscale.lab.training.graph import WARM_UP
+from localscale.lab.training.loop import Loop
 
 PACKAGES = ("localscale", "torch", "timm", "accelerate")
 STEPS = 10  # evaluations per solve, for DEC and Optim alike

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localscale.data import embedded_digits
+from localscale.lab.data import embedded_digits
 
 SIDE = 64
 UNIT = 16  # pixels of a digit at scale 1

@@ -1,4 +1,4 @@
-"""Draw the pictures under src/localscale/app/examples: a few numbers, and a landscape for the knots.
+"""Draw the pictures under src/localscale/lab/pages/app/examples: a few numbers, and a landscape for the knots.
 
 Run from the repository root: ``.venv/bin/python docs/make_app_examples.py`` (extra: data)
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-import localscale as ls
-from localscale.data.mnist.scenes import LAYOUTS, Scenes
+from localscale.lab import data
+from localscale.lab.data.mnist.scenes import LAYOUTS, Scenes
 
-FOLDER = Path(__file__).parents[1] / "src" / "localscale" / "app" / "examples"
+FOLDER = Path(__file__).parents[1] / "src" / "localscale" / "lab" / "pages" / "app" / "examples"
 IMAGES = {9: 2, 4: 0, 31: 1, 14: 1, 22: 0}  # and the digit that is marked
 INK = 12  # half a digit's side and a little more, in pixels at factor 1
 LARGE = 4  # the landscape is drawn so many times too large, then shrunk
@@ -63,7 +63,7 @@ def landscape(width: int = 384, height: int = 288) -> Image.Image:
 
 def main() -> None:
     """Write the pictures and what is known of each."""
-    numbers = ls.data.LocallyScaledMNIST(train=False, digits=ls.data.embedded_digits(train=False))
+    numbers = data.LocallyScaledMNIST(train=False, digits=data.embedded_digits(train=False))
     FOLDER.mkdir(exist_ok=True)
     about = []
     for index, digit in IMAGES.items():

@@ -11,7 +11,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from localscale.app import open_page
+from localscale.lab.pages.app import open_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HEIGHT = 900

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import localscale as ls
+from localscale.lab import data
 
 STEPS, BATCH, SIZE = 100, 64, 96
 
@@ -34,8 +35,8 @@ def main() -> None:
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     # Real digits: MNIST's where torchvision has put them, else the 5,000 that come with the extra "data".
-    train = ls.data.LocallyScaledMNIST(train=True, image_size=SIZE)
-    test = ls.data.LocallyScaledMNIST(train=False, image_size=SIZE, count=500)
+    train = data.LocallyScaledMNIST(train=True, image_size=SIZE)
+    test = data.LocallyScaledMNIST(train=False, image_size=SIZE, count=500)
     print(f"three digits an image; digits: {train.digits.source}")
 
     model, draw = small_network().to(device), train.renderer(device)
@@ -59,7 +60,7 @@ def main() -> None:
         print(f"InvE (squared) between an image and 3 others of the same digits: {100 * error:.1f} · 10⁻²")
         # The brackets of the paper's per-scale table: the same digits in the same places, at other sizes.
         for low, high in ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0)):
-            other = ls.data.LocallyScaledMNIST(
+            other = data.LocallyScaledMNIST(
                 train=False, image_size=SIZE, count=500, factors=(low, high), digits=test.digits
             )
             images, labels = other.renderer(device)(index)

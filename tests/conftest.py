@@ -1,4 +1,4 @@
-"""One thread, reproducible property tests, and the oracles of ``reference.py`` importable from every folder."""
+"""One thread, reproducible property tests, and helper modules importable from every folder."""
 
 import os
 import sys
@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *{str(path.parent) for path in HERE.rglob("*.py")}]
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for the programs that tests start

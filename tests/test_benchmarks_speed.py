@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.measurement import interleaved_milliseconds
 from benchmarks.speed_settings import TOLERANCE, verdict
-from localscale.results import render_page
+from localscale.lab.pages.results import render_page
 
 ROOT = Path(__file__).parent.parent
 FLOOR = {"floor ms", "× floor"}

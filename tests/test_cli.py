@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localscale.cli import main
-from localscale.data import Stored
+from localscale.lab.data import Stored
 
 
 @pytest.fixture(autouse=True)

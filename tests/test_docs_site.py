@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import localscale as ls
-from localscale.training import RECIPES, Recipe
+from localscale.lab.training import RECIPES, Recipe
 
 mkdocs_config = pytest.importorskip("mkdocs.config", reason="needs the extra docs")
 pytest.importorskip("material", reason="needs the extra docs")
@@ -21,8 +20,8 @@ pytest.importorskip("mkdocstrings", reason="needs the extra docs")
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = (
-    *("maps", "warp", "equilibrium", "canonicalizer", "adapt", "baselines", "heads", "metrics", "data", "training"),
-    *("figures", "testing", "errors"),
+    *("maps", "warp", "equilibrium", "canonicalizer", "adaptation", "heads", "metrics", "testing", "errors"),
+    *("lab.methods", "lab.data", "lab.training", "lab.pictures"),
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -98,7 +97,7 @@ def test_pages_need_no_network(site: Path):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_everything_public_is_in_the_reference(site: Path, module: str):
-    page = site / "reference" / ("index.html" if module == "errors" else f"{module}.html")
+    page = site / "reference" / ("index.html" if module == "errors" else f"{module.removeprefix('lab.')}.html")
     anchors = Links(page).anchors
     documented = {anchor.rpartition(".")[2] for anchor in anchors if anchor.startswith(f"localscale.{module}.")}
     public = importlib.import_module(f"localscale.{module}")
@@ -118,10 +117,11 @@ def make_datasets(folder: Path):
     from imagenet_scenes import write_folder
     from object_inputs import noisy_radiance, textured_box, write_glb, write_hdr
 
-    from localscale.data.imagenet import imagenet_job
-    from localscale.data.objects import ObjectsOptions, objects_job
+    from localscale.lab.data import generate
+    from localscale.lab.data.imagenet import imagenet_job
+    from localscale.lab.data.objects import ObjectsOptions, objects_job
 
-    ls.data.generate(imagenet_job(write_folder(folder / "photographs", images=1)), folder / "out" / "imagenet")
+    generate(imagenet_job(write_folder(folder / "photographs", images=1)), folder / "out" / "imagenet")
     write_glb(folder / "meshes" / "box.glb", textured_box((0.25, 0.2, 0.15)))
     write_glb(folder / "meshes" / "ball.glb", trimesh.creation.icosphere(radius=0.1))
     for seed, name in enumerate(("alley", "beach", "cave", "dam", "exhibition")):
@@ -129,7 +129,7 @@ def make_datasets(folder: Path):
     options = ObjectsOptions(
         meshes=folder / "meshes", panoramas=folder / "panoramas", count=2, group_size=2, image_size=64, samples=2
     )
-    ls.data.generate(objects_job(options), folder / "out" / "objects")
+    generate(objects_job(options), folder / "out" / "objects")
 
 
 def find_small_recipe(name: str) -> Recipe:
@@ -149,10 +149,10 @@ def find_small_recipe(name: str) -> Recipe:
 def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no digits from an earlier download
-    monkeypatch.setattr("localscale.training.find_recipe", find_small_recipe)
+    monkeypatch.setattr("localscale.lab.training.find_recipe", find_small_recipe)
     if page.name == "data.md":
         for kind in ("imagenet", "objects"):
-            monkeypatch.syspath_prepend(ROOT / "tests" / "data" / kind)
+            monkeypatch.syspath_prepend(ROOT / "tests" / "lab" / "data" / kind)
         make_datasets(tmp_path)
     names = {"__name__": "page"}
     with warnings.catch_warnings(), torch.random.fork_rng():

@@ -1,12 +1,11 @@
 """S(x; l) and S⁻¹(x; l) for images, features, tokens and label maps."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import reference
 import torch
 import torch.nn.functional as F
+from shared import SHARED
 from torch.autograd import gradcheck, gradgradcheck
 
 from localscale.conventions import lattice
@@ -16,7 +15,7 @@ from localscale.maps import FAMILIES, identity_map, map_from_logits, random_map
 from localscale.sampling import SAMPLERS
 from localscale.warp import scale, unscale
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "shared" / "data" / "parity" / "published_warps.npz"
+PUBLISHED = SHARED / "parity" / "published_warps.npz"
 SIZES = [(1, 1), (1, 8), (7, 1), (8, 8), (7, 12), (15, 9)]
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 EACH_SAMPLER = pytest.mark.parametrize("sampler", SAMPLERS)

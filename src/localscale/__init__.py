@@ -2,16 +2,22 @@
 
 >>> import timm, localscale as ls
 >>> model = ls.adapt(timm.create_model("vit_tiny_patch16_224"), ls.DECConfig(sites=("input", "blocks.0"), knots=(6, 4)))
+
+Each name is imported when it is first used: the command line answers ``--help`` without loading PyTorch.
 """
 
-from localscale import baselines, data, errors, figures, heads, maps, metrics, testing
-from localscale.adapt import AdaptedModel, adapt, sites
-from localscale.canonicalizer import Canonicalizer, DECConfig, Site, SiteReport
-from localscale.equilibrium import Anderson, Implicit, Phantom, Plain, Solution, Unrolled, fixed_point
-from localscale.heads import Segmenter, segmenter
-from localscale.layouts import Tokens
-from localscale.maps import identity_map, map_from_logits, random_map
-from localscale.warp import scale, unscale
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from localscale import errors, heads, maps, metrics, testing
+    from localscale.adaptation import AdaptedModel, adapt, sites
+    from localscale.canonicalizer import Canonicalizer, DECConfig, Site, SiteReport
+    from localscale.equilibrium import Anderson, Implicit, Phantom, Plain, Solution, Unrolled, fixed_point
+    from localscale.heads import Segmenter, segmenter
+    from localscale.layouts import Tokens
+    from localscale.maps import identity_map, map_from_logits, random_map
+    from localscale.warp import scale, unscale
 
 __all__ = [
     "AdaptedModel",
@@ -28,10 +34,7 @@ __all__ = [
     "Tokens",
     "Unrolled",
     "adapt",
-    "baselines",
-    "data",
     "errors",
-    "figures",
     "fixed_point",
     "heads",
     "identity_map",
@@ -45,3 +48,30 @@ __all__ = [
     "testing",
     "unscale",
 ]
+
+HOMES = {
+    "adaptation": ("AdaptedModel", "adapt", "sites"),
+    "canonicalizer": ("Canonicalizer", "DECConfig", "Site", "SiteReport"),
+    "equilibrium": ("Anderson", "Implicit", "Phantom", "Plain", "Solution", "Unrolled", "fixed_point"),
+    "heads": ("Segmenter", "segmenter"),
+    "layouts": ("Tokens",),
+    "maps": ("identity_map", "map_from_logits", "random_map"),
+    "warp": ("scale", "unscale"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module that defines it, and keep it here."""
+    home = next((module for module, names in HOMES.items() if name in names), None)
+    if home is not None:
+        value = getattr(import_module(f"localscale.{home}"), name)
+    elif name in __all__:
+        value = import_module(f"localscale.{name}")
+    else:
+        raise AttributeError(f"module 'localscale' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

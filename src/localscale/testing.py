@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from localscale.adapt.model import AdaptedModel, adapt
+from localscale.adaptation.model import AdaptedModel, adapt
 from localscale.canonicalizer import DECConfig
 from localscale.maps.base import Map
 from localscale.warp import scale

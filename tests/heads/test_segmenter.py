@@ -120,7 +120,7 @@ def test_a_fixed_backbone_takes_what_rounds_up_to_its_size():
 REMEDY = {
     "ViT": r"3×96×128 images \(Input height .*\); it was built for 3×64×64; create it with dynamic_img_size=True",
     "DeiT distilled": "create it with dynamic_img_size=True for any size",
-    "Swin": r"3×92×120 images \(.*\); .*create it with strict_img_size=False for any size",
+    "Swin": r"3×92×120 images \(.*\); .*create it with (strict_img_size=False|dynamic_img_size=True) for any size",
     "BEiT": r"create it with img_size=\(96, 128\)$",
 }
 
@@ -227,7 +227,15 @@ def test_nothing_happens_to_it_if_something_is_wrong():
 
 
 def test_a_head_that_cannot_go_is_frozen():
-    model = segmenter(timm.create_model("efficientvit_b0"), 2, width=8)
+    backbone = timm.create_model("test_vit")
+    prune = backbone.prune_intermediate_layers
+
+    def keep_the_head(indices, prune_norm=False, prune_head=True):
+        assert not prune_head, "this head cannot go"
+        return prune(indices, prune_norm=prune_norm, prune_head=False)
+
+    backbone.prune_intermediate_layers = keep_the_head
+    model = segmenter(backbone, 2, width=8)
     left = dict(model.backbone.head.named_parameters())
     assert left
     assert not any(parameter.requires_grad for parameter in left.values())

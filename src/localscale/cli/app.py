@@ -34,7 +34,7 @@ class App:
     """Requests that may wait while another is answered; more are refused."""
 
     def run(self) -> None:
-        from localscale.app import Limits, open_page
+        from localscale.lab.pages.app import Limits, open_page
 
         limits = Limits(self.max_megapixels, self.max_megabytes, self.max_waiting)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder goes

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import subcommand
 
-from localscale.data.generation import Job, generate
-from localscale.data.imagenet.options import ImageNetOptions
-from localscale.data.mnist.job import MNISTOptions
-from localscale.data.objects.options import ObjectsOptions
 from localscale.errors import ConfigError, DataError
+from localscale.lab.data.generation import Job, generate
+from localscale.lab.data.imagenet.options import ImageNetOptions
+from localscale.lab.data.mnist.job import MNISTOptions
+from localscale.lab.data.objects.options import ObjectsOptions
 
 __all__ = ["Data"]
 
@@ -44,7 +44,7 @@ class Mnist:
     mnist: MNISTOptions
 
     def run(self) -> None:
-        from localscale.data.mnist import mnist_job
+        from localscale.lab.data.mnist import mnist_job
 
         write(mnist_job(self.mnist), self.output)
 
@@ -57,7 +57,7 @@ class Objects:
     objects: ObjectsOptions
 
     def run(self) -> None:
-        from localscale.data.objects import objects_job
+        from localscale.lab.data.objects import objects_job
 
         write(objects_job(self.objects), self.output)
 
@@ -70,7 +70,7 @@ class ImageNet:
     imagenet: ImageNetOptions
 
     def run(self) -> None:
-        from localscale.data.imagenet import imagenet_job
+        from localscale.lab.data.imagenet import imagenet_job
 
         write(imagenet_job(self.imagenet), self.output)
 
@@ -91,7 +91,7 @@ class Fetch:
     """Size of the panoramas: 1k, 2k, 4k …"""
 
     def run(self) -> None:
-        from localscale.data.objects.fetch import fetch_objects
+        from localscale.lab.data.objects.fetch import fetch_objects
 
         fetched = fetch_objects(
             self.out, meshes=self.meshes, panoramas=self.panoramas, resolution=self.resolution, progress=True
@@ -116,9 +116,9 @@ class Show:
     """At most so many images of each scene."""
 
     def run(self) -> None:
-        from localscale.data.images import encode_image
-        from localscale.data.show import contact_sheet
         from localscale.files import write_whole
+        from localscale.lab.data.images import encode_image
+        from localscale.lab.pictures.contact_sheet import contact_sheet
 
         sheet = contact_sheet(self.dataset, scenes=self.scenes, columns=self.columns)
         folder = self.dataset.resolve()

@@ -39,8 +39,8 @@ class Masks:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_masks, save_figure
-        from localscale.figures.scenes import answer_scene, read_scene
+        from localscale.lab.pictures import draw_masks, save_figure
+        from localscale.lab.pictures.scenes import answer_scene, read_scene
 
         scene = read_scene(self.data, self.scene)
         answers, captions = {}, {"image": scene.captions}
@@ -72,8 +72,8 @@ class Warp:
         from torchvision.transforms.v2 import functional as T
 
         import localscale as ls
-        from localscale.data.images import read_image
-        from localscale.figures import draw_warp, save_figure
+        from localscale.lab.data.images import read_image
+        from localscale.lab.pictures import draw_warp, save_figure
 
         picture = T.to_dtype(T.pil_to_tensor(read_image(self.image).convert("RGB")), torch.float32, scale=True)
         rng = torch.Generator().manual_seed(self.seed)
@@ -90,7 +90,7 @@ class Functions:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_functions, save_figure
+        from localscale.lab.pictures import draw_functions, save_figure
 
         save_figure(draw_functions(), self.out)
         print(self.out)
@@ -108,8 +108,8 @@ class PerScale:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_per_scale, save_figure
-        from localscale.figures.tables import per_scale_of
+        from localscale.lab.pictures import draw_per_scale, save_figure
+        from localscale.lab.pictures.tables import per_scale_of
 
         scales, lines = per_scale_of(self.result, self.rows)
         save_figure(draw_per_scale(scales, lines, ylabel="accuracy %"), self.out)
@@ -134,8 +134,8 @@ class Probability:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_per_scale, save_figure
-        from localscale.report.probability import run_probabilities
+        from localscale.lab.pages.report.probability import run_probabilities
+        from localscale.lab.pictures import draw_per_scale, save_figure
 
         scales, lines = None, {}
         for name, folder in named_runs(self.runs):
@@ -165,8 +165,8 @@ class Learned:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import save_figure
-        from localscale.figures.learned import draw_learned, learned_maps
+        from localscale.lab.pictures import save_figure
+        from localscale.lab.pictures.learned import draw_learned, learned_maps
 
         if min(self.numbers, self.sizes) < 1:
             raise ConfigError(f"--numbers {self.numbers} and --sizes {self.sizes}; expected at least 1 each")
@@ -183,7 +183,7 @@ class Pipeline:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_pipeline, save_figure
+        from localscale.lab.pictures import draw_pipeline, save_figure
 
         save_figure(draw_pipeline(), self.out)
         print(self.out)
@@ -205,8 +205,8 @@ class Residual:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_residuals, save_figure
-        from localscale.report.residuals import run_residuals
+        from localscale.lab.pages.report.residuals import run_residuals
+        from localscale.lab.pictures import draw_residuals, save_figure
 
         found = run_residuals(self.run_folder, images=self.images, steps=self.steps, data=self.data)
         figure = draw_residuals(found.residuals, tolerance=found.tolerance, max_steps=found.max_steps)
@@ -224,8 +224,8 @@ class Growth:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_growth, save_figure
-        from localscale.figures.growth import growth_of
+        from localscale.lab.pictures import draw_growth, save_figure
+        from localscale.lab.pictures.growth import growth_of
 
         save_figure(draw_growth(growth_of(self.result)), self.out)
         print(self.out)
@@ -245,8 +245,8 @@ class Samples:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.figures import draw_samples, save_figure
-        from localscale.figures.samples import read_samples
+        from localscale.lab.pictures import draw_samples, save_figure
+        from localscale.lab.pictures.samples import read_samples
 
         read = [read_samples(given, scenes=self.scenes, columns=self.columns) for given in self.data]
         save_figure(draw_samples(read), self.out)

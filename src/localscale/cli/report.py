@@ -28,7 +28,7 @@ class Report:
     """No progress bars."""
 
     def run(self) -> None:
-        from localscale.report import write_report
+        from localscale.lab.pages.report import write_report
 
         print(
             write_report(

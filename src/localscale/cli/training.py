@@ -26,7 +26,7 @@ class Recipes:
     """Only names that contain this."""
 
     def run(self) -> None:
-        from localscale.training.recipes import RECIPES, find_recipe
+        from localscale.lab.recipes import RECIPES, find_recipe
 
         found = {name: recipe for name, recipe in RECIPES.items() if self.pattern in name}
         if not found:
@@ -78,7 +78,7 @@ class Training:
     where: Where
 
     def run(self) -> None:
-        from localscale.training import train
+        from localscale.lab.training import train
 
         where, recipe = self.where, self.recipe
         folder = where.out or Path("runs") / recipe.name / f"seed{recipe.seed}"
@@ -101,7 +101,7 @@ class Training:
 
 def parse_train(name: str, arguments: list[str]) -> Training:
     """The recipe called ``name``, overridden by the command line; unknown fields end the program."""
-    from localscale.training.recipes import find_recipe
+    from localscale.lab.recipes import find_recipe
 
     recipe, where = with_arguments(find_recipe(name), arguments, f"localscale train {name}")
     return Training(recipe, where)
@@ -142,7 +142,7 @@ class Evaluation:
     cuda_graph: bool
 
     def run(self) -> None:
-        from localscale.training import evaluate_run
+        from localscale.lab.training import evaluate_run
 
         metrics = evaluate_run(self.folder, self.recipe, cpu=self.cpu, cuda_graph=self.cuda_graph, progress=True)
         print(describe(metrics))
@@ -153,7 +153,7 @@ class Evaluation:
 
 def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
     """The run in ``folder``, its data overridden by the command line."""
-    from localscale.training import Run
+    from localscale.lab.training import Run
 
     recipe = Run(Path(folder)).recipe()
     kind = dataclasses.make_dataclass(
@@ -204,8 +204,8 @@ class Reproduce:
     """Print what would be run, and stop."""
 
     def run(self) -> None:
-        from localscale.training.reproduce import Settings, collect, plan, reproduce
-        from localscale.training.tables import TABLES
+        from localscale.lab.recipes.reproduce import Settings, collect, plan, reproduce
+        from localscale.lab.recipes.tables import TABLES
 
         if not self.table:
             for name, table in TABLES.items():
@@ -238,7 +238,7 @@ class Tables:
     """Markdown file to write."""
 
     def run(self) -> None:
-        from localscale.results import render_page
+        from localscale.lab.pages.results import render_page
 
         if not self.results.is_dir():
             raise ConfigError(f"{self.results} is not a folder; run it where results/ is, or name one with --results")

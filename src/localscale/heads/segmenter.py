@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localscale.adapt.discover import usual_input_size
+from localscale.adaptation.discover import usual_input_size
 from localscale.conventions import stretch
 from localscale.errors import ConfigError, LocalScaleError, ShapeError
 from localscale.heads.dpt import DPTHead
@@ -57,7 +57,7 @@ class Segmenter(nn.Module):
     An image whose sides are no multiple of the patch is first stretched to the next one, corners on corners, so that
     the patches cover the image and nothing else; the scores come back at the image's own size.
 
-    ``pretrained_cfg`` is the backbone's, with the size it was built for, so that ``localscale.adapt`` finds its
+    ``pretrained_cfg`` is the backbone's, with the size it was built for, so that ``localscale.adaptation`` finds its
     way; sites inside are named ``"backbone.blocks.0"``.
 
     >>> import timm
@@ -129,7 +129,7 @@ class Segmenter(nn.Module):
         if hasattr(self.backbone, "dynamic_img_size"):
             return "" if self.backbone.dynamic_img_size else "; create it with dynamic_img_size=True for any size"
         if "strict_img_size" in known:
-            strict = getattr(self.backbone.patch_embed, "strict_img_size", True)
+            strict = getattr(self.backbone.patch_embed, "strict_img_size", True)  # timm before 1.0.31
             return "; create it with strict_img_size=False for any size" if strict else ""
         return f"; create it with img_size=({size[0]}, {size[1]})" if "img_size" in known else ""
 

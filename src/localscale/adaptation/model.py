@@ -1,0 +1,251 @@
+"""``adapt``: put deep equilibrium canonicalizers into a pretrained network."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from localscale.adaptation.channel import Channel, Pass
+from localscale.adaptation.discover import resolve_sites
+from localscale.adaptation.wrapper import AdaptedSite, replace_feature, split_feature
+from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
+from localscale.errors import LocalScaleError, ShapeError, SiteError
+from localscale.warp import scale, unscale
+
+__all__ = ["AdaptedModel", "adapt"]
+
+
+def adapt(
+    model: nn.Module, config: DECConfig | None = None, *, input_size: tuple[int, int, int] | None = None
+) -> AdaptedModel:
+    """Make ``model`` canonicalize the features at ``config.sites``; at first its answers do not change.
+
+    The modules at the sites are replaced, inside ``model`` itself, by modules that hold them;
+    ``AdaptedModel.unwrap`` puts them back. If anything is wrong, ``model`` is left as it was.
+
+    Args:
+        model: any network whose first argument is a batch of images: timm, transformers, torchvision, or your own.
+        config: where and how; by default the paper's DEC at the input.
+        input_size: (channels, height, width) for the trial run that finds feature shapes, where ``model`` does not say.
+
+    >>> import timm
+    >>> model = adapt(timm.create_model("vit_tiny_patch16_224"), DECConfig(sites=("input", "blocks.0"), knots=(6, 4)))
+    >>> logits, report = model(torch.rand(2, 3, 224, 224), return_report=True)
+    >>> report["blocks.0"].map.knots, report["input"].converged
+    ((4, 4), tensor([True, True]))
+    """
+    config = config or DECConfig()
+    if not isinstance(model, nn.Module):
+        raise SiteError(f"cannot adapt a {type(model).__name__}; expected a torch.nn.Module")
+    if any(isinstance(module, AdaptedModel | AdaptedSite) for module in model.modules()):
+        raise SiteError(f"this {type(model).__name__} is adapted already; take the base out with unwrap() first")
+    sites, size = resolve_sites(model, config.sites, input_size)
+    return AdaptedModel(model, config, sites, size)
+
+
+class AdaptedModel(nn.Module):
+    """A base model with canonicalizers at its sites; made by ``adapt``.
+
+    ``base`` is the model given to ``adapt``; ``canonicalizers`` maps each site's path to its canonicalizer.
+    """
+
+    def __init__(self, base: nn.Module, config: DECConfig, sites: list[Site], input_size: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.config, self.sites, self.input_size = config, sites, input_size
+        self.input_name = next(iter(inspect.signature(base.forward).parameters), "")
+        self.channel = Channel()
+        self.base_fingerprint = fingerprint(base)
+        self.base = base
+        self.input_canonicalizer: Canonicalizer | None = None
+        self.adapted: dict[str, AdaptedSite] = {}  # a plain dictionary: these modules belong to the base
+        self.training = base.training
+        device = _first_weight(base).device
+        made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
+        for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
+            if site.path == INPUT:
+                self.input_canonicalizer = canonicalizer
+            else:
+                wrapped = base.get_submodule(site.path)
+                self.adapted[site.path] = AdaptedSite(wrapped, canonicalizer, site, self.channel, input_size[1:])
+                _replace(base, site.path, self.adapted[site.path])
+
+    def _canonicalizer(self, index: int, site: Site) -> Canonicalizer:
+        at_image = site.path == INPUT or self.config.source == "image"
+        channels = self.input_size[0] if at_image else site.channels
+        assert channels is not None
+        detached = site.path in self.config.detached
+        return Canonicalizer(channels, self.config.knots_at(index), self.config, detached=detached)
+
+    @property
+    def canonicalizers(self) -> dict[str, Canonicalizer]:
+        """Each site's canonicalizer, by the site's path."""
+        found = {path: adapted.canonicalizer for path, adapted in self.adapted.items()}
+        if self.input_canonicalizer is not None:
+            found[INPUT] = self.input_canonicalizer
+        return {site.path: found[site.path] for site in self.sites if site.path in found}
+
+    def forward(self, *args: Any, return_report: bool = False, **kwargs: Any) -> Any:
+        """The base model's answer on canonicalized features; call it as you would call the base.
+
+        With ``return_report=True`` also a dictionary from site path to ``SiteReport``.
+        """
+        if self.input_canonicalizer is None and not self.adapted:
+            raise SiteError("this adapted model was unwrapped; adapt the base again to use it")
+        key, image = self._image(args, kwargs)
+        report: dict[str, SiteReport] = {}
+        if self.channel.disabled:
+            answer = self.base(*args, **kwargs)
+        else:
+            answer, report = self._canonical_forward(key, image, args, kwargs)
+        return (answer, report) if return_report else answer
+
+    def _canonical_forward(
+        self, key: int | str, image: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, SiteReport]]:
+        current = Pass(image)
+        outer, self.channel.current = self.channel.current, current
+        try:
+            if self.input_canonicalizer is not None:
+                current.report[INPUT] = self.input_canonicalizer(image)
+                canonical = unscale(image, current.report[INPUT].applied)
+                args, kwargs = replace_feature(args, kwargs, key, canonical)
+            answer = self._call_base(current, args, kwargs)
+        finally:
+            self.channel.current = outer
+        if self.input_canonicalizer is not None and self.config.mode == "equivariant":
+            answer = _scale_answer_back(answer, current.report[INPUT])
+        return answer, current.report
+
+    def _call_base(self, current: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or current.image_size == self.input_size[1:]:
+            return self.base(*args, **kwargs)
+        try:
+            return self.base(*args, **kwargs)
+        except (AssertionError, RuntimeError, ValueError) as error:
+            if isinstance(error, LocalScaleError | torch.OutOfMemoryError):
+                raise
+            height, width = current.image_size
+            raise ShapeError(
+                f"{type(self.base).__name__} did not take {height}×{width} images ({error}); "
+                f"it was adapted with {self.input_size[1]}×{self.input_size[2]}"
+            ) from error
+
+    def _image(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor]:
+        named = {self.input_name: kwargs[self.input_name]} if self.input_name in kwargs else kwargs
+        found = split_feature(args, named)
+        if found is None:
+            raise ShapeError(
+                "the model was called without an image; expected a (batch, channels, height, width) tensor"
+            )
+        key, image = found
+        if image.dim() != 4 or image.shape[1] != self.input_size[0]:
+            raise ShapeError(
+                f"images have shape {tuple(image.shape)}; expected (batch, {self.input_size[0]}, height, width)"
+            )
+        if not image.is_floating_point():
+            raise ShapeError(
+                f"images have dtype {image.dtype}; expected floating images, normalised as the backbone wants them"
+            )
+        weight = _first_weight(self.base)
+        if weight.numel() and weight.dtype != image.dtype and not torch.is_autocast_enabled(image.device.type):
+            raise ShapeError(
+                f"images are {image.dtype} and {type(self.base).__name__} is {weight.dtype}; "
+                f"call it with images.to({weight.dtype}), or inside torch.autocast"
+            )
+        return key, image
+
+    @contextlib.contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Within it, in this thread, the model gives the base model's answer.
+
+        >>> import timm
+        >>> model = adapt(timm.create_model("resnet18"), DECConfig(sites=("layer1",)))
+        >>> with model.disabled():
+        ...     logits = model(torch.rand(1, 3, 64, 64))
+        """
+        before, self.channel.disabled = self.channel.disabled, True
+        try:
+            yield
+        finally:
+            self.channel.disabled = before
+
+    def unwrap(self) -> nn.Module:
+        """Take the base model back out, its modules where they were; this adapted model is then spent."""
+        for path, module in reversed(list(self.base.named_modules())):  # inner modules first
+            if isinstance(module, AdaptedSite):
+                _replace(self.base, path, module.wrapped)
+        self.input_canonicalizer = None
+        self.adapted.clear()
+        return self.base
+
+    def base_state(self) -> dict[str, Tensor]:
+        """The base model's parameters and buffers, under the names they have in the base model alone."""
+        return _plain_state(self.base)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write ``config.json``, ``model.safetensors`` and a model card.
+
+        The weights are the canonicalizers' and whatever in the base has changed since ``adapt``: a trained head, or
+        everything after full fine-tuning.
+        """
+        from localscale.adaptation.storage import save
+
+        save(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, base_model: nn.Module) -> AdaptedModel:
+        """Adapt ``base_model`` as the model saved in ``folder`` was, and load its weights."""
+        from localscale.adaptation.storage import load
+
+        return load(Path(folder), base_model)
+
+
+def _first_weight(model: nn.Module) -> Tensor:
+    return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def _plain_state(base: nn.Module) -> dict[str, Tensor]:
+    """``base.state_dict()`` as if no site were adapted."""
+    wrappers = [path for path, module in base.named_modules() if isinstance(module, AdaptedSite)]
+    plain = {}
+    for name, tensor in base.state_dict().items():
+        for path in sorted(wrappers, key=len, reverse=True):  # inner modules first
+            if name.startswith(f"{path}.canonicalizer."):
+                break
+            name = name.replace(f"{path}.wrapped.", f"{path}.", 1) if name.startswith(f"{path}.wrapped.") else name
+        else:
+            plain[name] = tensor
+    return plain
+
+
+def fingerprint(base: nn.Module) -> dict[str, int]:
+    """A checksum of every parameter and buffer of ``base``."""
+    return {name: checksum(tensor) for name, tensor in _plain_state(base).items()}
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of a tensor's bytes."""
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(raw.numpy().data) if raw.numel() else 0
+
+
+def _scale_answer_back(answer: Any, report: SiteReport) -> Any:
+    if not isinstance(answer, Tensor) or answer.dim() != 4:
+        kind = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+        raise SiteError(
+            f'mode="equivariant" at the input scales the answer back, but the model answered {kind}; '
+            'expected (batch, classes, height, width), or use mode="invariant"'
+        )
+    return scale(answer, report.applied)

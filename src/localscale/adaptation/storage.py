@@ -1,0 +1,210 @@
+"""Saving and loading adapted models: JSON and safetensors, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import platform
+import warnings
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from localscale.adaptation.model import AdaptedModel, adapt, checksum
+from localscale.canonicalizer import DECConfig
+from localscale.errors import CheckpointError, ConfigError, LocalScaleError, near_misses
+from localscale.files import write_all
+
+__all__ = ["load", "save"]
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versions")
+
+
+def save(model: AdaptedModel, folder: Path) -> None:
+    """Write the three files of ``AdaptedModel.save_pretrained``."""
+    tensors = {
+        f"canonicalizers.{path}.{name}": tensor
+        for path, canonicalizer in model.canonicalizers.items()
+        for name, tensor in canonicalizer.state_dict().items()
+    }
+    base = model.base_state()
+    changed = {name for name, tensor in base.items() if checksum(tensor) != model.base_fingerprint.get(name)}
+    tensors |= {f"base.{name}": base[name] for name in sorted(changed)}
+    description = {
+        "format": 1,
+        "config": model.config.to_dict(),
+        "input_size": list(model.input_size),
+        "base_model": _name_of(model.base),
+        "base_digest": _digest({name: crc for name, crc in model.base_fingerprint.items() if name not in changed}),
+        "versions": _versions(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    card, config = _card(model, description, len(changed)), json.dumps(description, indent=2) + "\n"
+    write_all(
+        {
+            folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
+            folder / CARD: lambda path: path.write_text(card, encoding="utf-8"),
+            folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
+        }
+    )
+
+
+def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
+    """Adapt ``base_model`` by ``folder``'s configuration and load its weights; an error leaves it as it was."""
+    description = _read_description(folder)
+    tensors = _read_tensors(folder / WEIGHTS)
+    made_for = description["base_model"]["class"]
+    try:
+        config = DECConfig.from_dict(description["config"])
+        model = adapt(base_model, config, input_size=tuple(description["input_size"]))
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / CONFIG} holds a configuration this version cannot use: {error}") from error
+    except LocalScaleError as error:
+        raise CheckpointError(
+            f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
+        ) from error
+    try:
+        targets = _find_places(model, tensors, folder, made_for)
+        given = {name: crc for name, crc in model.base_fingerprint.items() if f"base.{name}" not in tensors}
+        if _digest(given) != description["base_digest"]:
+            warnings.warn(
+                f"the base model's weights are not the ones {folder} was trained with "
+                f"({description['base_model']['name']}); load those before calling from_pretrained",
+                stacklevel=3,
+            )
+    except Exception:
+        model.unwrap()
+        raise
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            targets[name].copy_(tensor)
+    # What was loaded counts as changed, so that saving again writes it again.
+    for name in tensors:
+        model.base_fingerprint.pop(name.removeprefix("base."), None)
+    return model
+
+
+def _find_places(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> dict[str, Tensor]:
+    """The parameter or buffer each saved tensor belongs to; every name and shape is checked."""
+    base = {f"base.{name}": tensor for name, tensor in model.base_state().items()}
+    own = {
+        f"canonicalizers.{path}.{name}": tensor
+        for path, canonicalizer in model.canonicalizers.items()
+        for name, tensor in canonicalizer.state_dict().items()
+    }
+    missing = [name for name in own if name not in tensors]
+    if missing:
+        raise CheckpointError(f"{folder / WEIGHTS} lacks {len(missing)} tensors, {missing[0]} among them")
+    targets = own | base
+    extra = [name for name in tensors if name not in targets]
+    if extra:
+        raise CheckpointError(
+            f"{folder / WEIGHTS} holds {len(extra)} tensors this {type(model.base).__name__} has no place for, "
+            f"{extra[0]} among them ({near_misses(extra[0], targets)}); it was saved from a {made_for}"
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != targets[name].shape:
+            raise CheckpointError(
+                f"{name} has shape {tuple(tensor.shape)} in {folder / WEIGHTS} and {tuple(targets[name].shape)} in "
+                f"this {type(model.base).__name__}; it was saved from a {made_for}"
+            )
+    return targets
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"no {CONFIG} in {folder}; expected a folder written by save_pretrained") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict):
+        raise CheckpointError(f"{path} holds no object; expected a file written by save_pretrained")
+    lacking = [name for name in FIELDS if name not in description]
+    if lacking:
+        raise CheckpointError(f"{path} lacks {', '.join(lacking)}; expected a file written by save_pretrained")
+    if description["format"] != 1:
+        raise CheckpointError(f"{path} has format {description['format']!r}; this version reads format 1")
+    size, base = description["input_size"], description["base_model"]
+    if not (isinstance(size, list) and len(size) == 3 and all(isinstance(n, int) and n > 0 for n in size)):
+        raise CheckpointError(f"{path} has input_size {size!r}; expected [channels, height, width]")
+    if not (isinstance(base, dict) and {"class", "name"} <= set(base)):
+        raise CheckpointError(f"{path} has base_model {base!r}; expected its class and name")
+    return description
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"no {path.name} in {path.parent}; expected a folder written by save_pretrained"
+        ) from error
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is not a whole safetensors file ({error}); copy or save it again") from error
+
+
+def _digest(checksums: dict[str, int]) -> str:
+    text = json.dumps(sorted(checksums.items()))
+    return f"{checksum(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)):08x}"
+
+
+def _name_of(base: nn.Module) -> dict[str, str]:
+    """The base model's class, and the name its own library knows it by."""
+    cls = f"{type(base).__module__}.{type(base).__qualname__}"
+    pretrained, config = getattr(base, "pretrained_cfg", None), getattr(base, "config", None)
+    name = pretrained.get("architecture") if isinstance(pretrained, dict) else getattr(config, "_name_or_path", None)
+    return {"class": cls, "name": name or type(base).__name__}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("localscale", "torch", "torchvision", "timm", "transformers", "safetensors"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _card(model: AdaptedModel, description: dict[str, Any], changed: int) -> str:
+    name = description["base_model"]["name"]
+    learned = sum(p.numel() for c in model.canonicalizers.values() for p in c.parameters())
+    sites = ", ".join(f"`{site}`" for site in model.sites)
+    versions = ", ".join(f"{package} {version}" for package, version in description["versions"].items())
+    return f"""---
+library_name: localscale
+base_model: {name}
+tags: [local-scale-equivariance, canonicalization, deep-equilibrium]
+---
+
+# {name} with deep equilibrium canonicalizers
+
+{name}, adapted with [localscale](https://pypi.org/project/localscale/) so that its answers move less when parts of an
+image change size.
+
+| | |
+|---|---|
+| sites | {sites} |
+| family, update | {model.config.family}, {model.config.update} |
+| mode, source | {model.config.mode}, {model.config.source} |
+| canonicalizer parameters | {learned:,} |
+| base tensors that differ from the base model | {changed} |
+
+```python
+import localscale as ls
+
+model = ls.AdaptedModel.from_pretrained("this/folder", base_model)  # base_model: {name} with its own weights
+logits = model(images)
+```
+
+Made with {versions}.
+"""

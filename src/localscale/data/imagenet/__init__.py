@@ -1,7 +1,0 @@
-"""Locally scaled ImageNet: photographs whose object was made larger or smaller before its own background."""
-
-from localscale.data.imagenet.dataset import Group, LocallyScaledImageNet
-from localscale.data.imagenet.job import imagenet_job
-from localscale.data.imagenet.options import ImageNetOptions
-
-__all__ = ["Group", "ImageNetOptions", "LocallyScaledImageNet", "imagenet_job"]

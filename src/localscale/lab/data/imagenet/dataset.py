@@ -1,0 +1,77 @@
+"""Reading locally scaled ImageNet back, grouped by source image."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from localscale.errors import DataError
+from localscale.lab.data.imagenet.job import KIND
+from localscale.lab.data.labelled import LabelledImages
+
+__all__ = ["Group", "LocallyScaledImageNet"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One source image at all its scales: ``images`` ``(S, C, H, W)``, ``scales`` ``(S,)`` and their common label."""
+
+    images: Tensor
+    scales: tuple[float, ...]
+    label: Any
+    source: str
+
+
+class LocallyScaledImageNet(LabelledImages):
+    """Images whose labelled object was made larger or smaller, as ``(image, label)``.
+
+    ``scales``, ``classes`` and ``groups`` (a source image's number → its positions, smallest scale first) say what is
+    what: position ``p`` shows its object at ``scale_of(p)``.
+
+    >>> dataset = LocallyScaledImageNet("out/imagenet")  # doctest: +SKIP
+    >>> image, label = dataset[0]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Callable[[Image.Image], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+    ) -> None:
+        super().__init__(root, transform, target_transform, kind=KIND)
+        self.scales: tuple[float, ...] = tuple(self.stored.settings["scales"])
+        self.classes: tuple[str, ...] = tuple(self.stored.settings["classes"])
+        records = self.stored.records
+        for positions in self.groups.values():
+            positions.sort(key=lambda position: records[position]["scale"])
+
+    def read_mask(self, position: int) -> np.ndarray:
+        """Where the object is, ``(H, W)`` of booleans."""
+        with Image.open(io.BytesIO(self.stored.read(position, "mask.png"))) as mask:
+            return np.asarray(mask) > 0
+
+    def scale_of(self, position: int) -> float:
+        """The factor of the object's size at a position."""
+        return float(self.stored.records[position]["scale"])
+
+    def read_group(self, group: int) -> Group:
+        """One source image at all its scales; the transform must give tensors of one size, by default 8-bit ones."""
+        if group not in self.groups:
+            raise DataError(f"no group {group} in {self.stored.root}; there are {len(self.groups)}, see .groups")
+        positions = self.groups[group]
+        pairs = [self[position] for position in positions]
+        images = [image if isinstance(image, Tensor) else _as_tensor(image) for image, _ in pairs]
+        record = self.stored.records[positions[0]]
+        return Group(torch.stack(images), tuple(map(self.scale_of, positions)), pairs[0][1], record["source"])
+
+
+def _as_tensor(image: Any) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)

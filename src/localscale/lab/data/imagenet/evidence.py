@@ -1,0 +1,165 @@
+"""Where a classifier finds its evidence: a map over the image, and the box around most of it.
+
+The evidence at a place is the length of the class score's gradient with respect to the features there, about six tenths
+of the way through the network: late enough to know the object, early enough to see all of it and not only the part that
+decides (measured in ``benchmarks/segmenters.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+from localscale.errors import ConfigError, DataError, near_misses
+from localscale.extras import require
+from localscale.lab.data.imagenet.pictures import Box, bounding_box
+from localscale.lab.data.imagenet.weights import loading
+
+__all__ = ["box_from_evidence", "evidence_box", "evidence_map", "load_classifier"]
+
+DEPTH = 7 / 12  # of a transformer's blocks
+STRIDE = 16  # of a convolutional network's feature map
+FLOOR = 0.25  # quantile of the evidence that counts as none
+MASS = 0.88  # share of the rest that the box is drawn around
+SIDE = 64  # the map's side when it is cut at a level
+
+
+def load_classifier(name: str, weights: Path | None = None) -> nn.Module:
+    """A timm classifier, with the weights of a safetensors file or timm's own download."""
+    import timm
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not timm.is_model(name):
+        raise ConfigError(f"timm has no classifier {name!r}: {near_misses(name, timm.list_models())}")
+    if weights is None:
+        with loading(f"the weights of {name}", "name a safetensors file with --classifier-weights"):
+            return timm.create_model(name, pretrained=True).eval().requires_grad_(False)
+    try:
+        state = load_file(weights)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{weights} cannot be read as safetensors: {error}") from error
+    model = timm.create_model(name, num_classes=_class_count(state, weights))
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise DataError(f"{weights} does not fit {name}: {str(error)[:300]}") from error
+    return model.eval().requires_grad_(False)
+
+
+def evidence_box(model: nn.Module, pixels: np.ndarray, class_index: int | None = None) -> Box | None:
+    """The box around a class's evidence; None where the classifier's score does not depend on the image."""
+    evidence = evidence_map(model, pixels, class_index)
+    return box_from_evidence(evidence, pixels.shape[1], pixels.shape[0])
+
+
+def evidence_map(model: nn.Module, pixels: np.ndarray, class_index: int | None = None) -> np.ndarray:
+    """How much each place of ``(H, W, 3)`` pixels counts for a class (by default the likeliest): ``(h, w)``, sum 1.
+
+    The whole image is seen, squeezed to the classifier's input size. All zeros if the score does not depend on it.
+    """
+    images = _prepare(model, pixels)
+    features: list[Tensor] = []
+    place = _place(model)
+
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        features.append(output.requires_grad_(True))
+        return features[-1]
+
+    handle = place.module.register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            scores = model(images)
+            if class_index is None or not 0 <= class_index < scores.shape[-1]:
+                class_index = int(scores.argmax())
+            (gradient,) = torch.autograd.grad(scores[0, class_index], features[0])
+    finally:
+        handle.remove()
+    strength = _as_map(gradient[0].double(), place)
+    total = strength.sum()
+    return (strength / total if total > 0 else torch.zeros_like(strength)).cpu().numpy()
+
+
+def box_from_evidence(evidence: np.ndarray, width: int, height: int, *, mass: float = MASS) -> Box | None:
+    """The box around the largest connected part of the places that hold ``mass`` of the evidence, in pixels.
+
+    Its score is the share of all such evidence inside it. What lies everywhere (the lower quartile) counts nowhere.
+    None where no place has more evidence than another.
+
+    >>> evidence = np.zeros((8, 8))
+    >>> evidence[2:4, 4:6] = 1 / 4
+    >>> box_from_evidence(evidence, 160, 80).overlap(Box(80, 20, 120, 40)) > 0.6
+    True
+    """
+    cv2 = require("cv2", "imagenet")
+    above_floor = np.maximum(evidence - np.quantile(evidence, FLOOR), 0)
+    if not above_floor.any():
+        return None
+    fine = F.interpolate(
+        torch.from_numpy(above_floor)[None, None], size=(SIDE, SIDE), mode="bicubic", align_corners=False
+    )[0, 0].clamp(min=0)
+    falling = fine.flatten().sort(descending=True).values
+    level = falling[min(int(torch.searchsorted(falling.cumsum(0), mass * falling.sum())), SIDE * SIDE - 1)]
+    above = (fine >= level).numpy()
+    _, parts = cv2.connectedComponents(above.astype(np.uint8), connectivity=4)
+    held = np.bincount(parts.ravel(), weights=np.where(above, fine.numpy(), 0).ravel())
+    box = bounding_box(parts == int(np.argmax(held)))
+    rows, columns = slice(int(box.top), int(box.bottom)), slice(int(box.left), int(box.right))
+    score = float(fine[rows, columns].sum() / fine.sum())
+    return Box(*box.edges, round(score, 6)).resized(width / SIDE, height / SIDE)
+
+
+def _prepare(model: nn.Module, pixels: np.ndarray) -> Tensor:
+    import timm
+
+    config = timm.data.resolve_model_data_config(model)
+    _, height, width = config["input_size"]
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+    mean, std = torch.tensor(config["mean"]), torch.tensor(config["std"])
+    images = ((torch.from_numpy(np.array(resized)) / 255 - mean) / std).permute(2, 0, 1)[None]
+    return images.to(next(model.parameters()).device)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A module whose output has ``channels`` at every place, or at every token of a ``grid``."""
+
+    module: nn.Module
+    channels: int
+    grid: tuple[int, int] | None = None
+
+
+def _place(model: nn.Module) -> _Place:
+    blocks, grid = getattr(model, "blocks", None), getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if isinstance(blocks, nn.Sequential | nn.ModuleList) and grid is not None:
+        return _Place(blocks[max(round(DEPTH * len(blocks)) - 1, 0)], getattr(model, "embed_dim", 0), grid)
+    stages = list(getattr(model, "feature_info", None) or [])
+    stages = [stage for stage in stages if stage["reduction"] <= STRIDE] or stages[-1:]
+    if not stages:
+        raise ConfigError(
+            f"no feature map was found in {type(model).__name__}; use a vision transformer, or a classifier of timm "
+            "that describes its features (feature_info)"
+        )
+    return _Place(model.get_submodule(stages[-1]["module"]), stages[-1]["num_chs"])
+
+
+def _as_map(gradient: Tensor, place: _Place) -> Tensor:
+    """The gradient's length at every place: from ``(C, H, W)``, ``(H, W, C)`` or ``(L, C)`` to ``(H, W)``."""
+    if gradient.dim() == 2 and place.grid is not None:
+        height, width = place.grid
+        return gradient[-height * width :].norm(dim=-1).reshape(height, width)
+    return gradient.norm(dim=0 if gradient.shape[0] == place.channels else -1)
+
+
+def _class_count(state: dict[str, Tensor], weights: Path) -> int:
+    for name in ("head.weight", "head.fc.weight", "classifier.weight", "fc.weight"):
+        if name in state:
+            return int(state[name].shape[0])
+    raise DataError(f"{weights} holds no classifier head; expected head.weight, classifier.weight or fc.weight")

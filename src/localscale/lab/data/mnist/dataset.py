@@ -1,0 +1,188 @@
+"""Locally scaled MNIST as a dataset, and as a renderer of whole batches on the training device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from localscale.errors import ConfigError, DataError, ShapeError
+from localscale.lab.data.generation.store import DATASET
+from localscale.lab.data.mnist.digits import Digits, load_digits
+from localscale.lab.data.mnist.render import check_factors, ink_centres, render
+from localscale.lab.data.mnist.scenes import LAYOUTS, ClassTable, Scenes, draw_scenes
+
+__all__ = ["BatchRenderer", "LocallyScaledMNIST"]
+
+COUNTS = {"train": 6_000, "test": 50_000}
+
+
+class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
+    """Three digits, each resized on its own, read as a number from 0 to 999: ``(image, label)``.
+
+    Images are 8-bit grey PIL images, 224×224, unless ``transform`` makes something else of them. ``factors`` is the
+    range a digit's size is drawn from, per digit; (0.4, 2.0) is the paper's, and up to (2, 3) nothing is cropped.
+    Image ``index`` is a function of ``seed`` and ``index`` alone, in any worker, process and order. Each image has as
+    many ``variants`` as are asked for by ``variant``: the same digits in the same places at other sizes.
+
+    ``root`` and ``download`` choose the digits (see ``load_digits``); ``digits.source`` says which they are.
+
+    >>> from localscale.lab.data import embedded_digits
+    >>> dataset = LocallyScaledMNIST(train=False, count=100, digits=embedded_digits(train=False))
+    >>> image, label = dataset[7]
+    >>> image.size, label
+    ((224, 224), 504)
+    >>> other, same_label = dataset.variant(7, 1)
+    """
+
+    def __init__(
+        self,
+        root: str | Path | None = None,
+        *,
+        train: bool = True,
+        count: int | None = None,
+        seed: int = 0,
+        factors: tuple[float, float] = (0.4, 2.0),
+        image_size: int = 224,
+        transform: Callable[[Image.Image], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        download: bool = False,
+        digits: Digits | None = None,
+    ) -> None:
+        self.split = "train" if train else "test"
+        self.count = COUNTS[self.split] if count is None else count
+        if self.count < 1:
+            raise ConfigError(f"count is {count}; expected at least 1")
+        if image_size < 32:
+            raise ConfigError(f"image_size is {image_size}; expected at least 32, or digits vanish")
+        if root is not None and (Path(root) / DATASET).is_file():
+            raise DataError(f"{root} is a written dataset; read it with lab.data.LabelledImages({str(root)!r})")
+        self.digits = load_digits(root, train=train, download=download) if digits is None else digits
+        check_factors(factors, self.digits.images, image_size)
+        self.seed, self.factors, self.image_size = seed, factors, image_size
+        self.transform, self.target_transform = transform, target_transform
+        self._table = ClassTable.of(self.digits.labels)
+        if int(self._table.count.min()) == 0:
+            raise DataError(f"the digits ({self.digits.source}) lack a class; each of 0 to 9 is needed")
+        self._centres = ink_centres(self.digits.images)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return (
+            f"LocallyScaledMNIST({self.split}, {self.count:,} images, seed {self.seed}, factors {self.factors}, "
+            f"digits: {self.digits.source})"
+        )
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.variant(index, 0)
+
+    def variant(self, index: int, variant: int) -> tuple[Any, Any]:
+        """Image ``index`` at other sizes, transformed like the image; variant 0 is the image itself."""
+        scene = self.scene(index, variant)
+        image: Any = self.draw(scene)
+        label: Any = int(scene.labels)
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            label = self.target_transform(label)
+        return image, label
+
+    def scene(self, index: int, variant: int = 0) -> Scenes:
+        """What the image shows, as a batch of one."""
+        if not -self.count <= index < self.count:
+            raise IndexError(f"index {index} of a dataset of {self.count} images")
+        if variant < 0:
+            raise ConfigError(f"variant is {variant}; expected 0, the image itself, or more")
+        return draw_scenes(
+            torch.tensor([index % self.count]),
+            self._table,
+            seed=self.seed,
+            split=self.split,
+            factors=self.factors,
+            variant=variant,
+        )
+
+    def draw(self, scene: Scenes) -> Image.Image:
+        """A scene's image; float64, and rounded off the ties of whole factors, so that every machine rounds alike."""
+        pixels = render(
+            self.digits.images,
+            self._centres,
+            scene,
+            size=self.image_size,
+            smallest=self.factors[0],
+            dtype=torch.float64,
+        )
+        return Image.fromarray((255 * pixels[0, 0] + (0.5 + 1e-6)).numpy().astype(np.uint8))
+
+    def renderer(self, device: str | torch.device = "cpu", *, dtype: torch.dtype = torch.float32) -> BatchRenderer:
+        """The same images in batches, drawn on ``device``."""
+        return BatchRenderer(self, torch.device(device), dtype)
+
+
+class BatchRenderer:
+    """Draws any batch of a ``LocallyScaledMNIST`` on its device, fast enough never to be waited for.
+
+    Images are ``(B, 1, H, W)`` in [0,1], not rounded to 8 bits; otherwise those of the dataset. Nothing is transformed.
+
+    >>> from localscale.lab.data import embedded_digits
+    >>> dataset = LocallyScaledMNIST(count=100, digits=embedded_digits(train=True))
+    >>> images, labels = dataset.renderer()(torch.tensor([3, 1, 99]))
+    >>> images.shape, labels.shape
+    (torch.Size([3, 1, 224, 224]), torch.Size([3]))
+    """
+
+    def __init__(self, dataset: LocallyScaledMNIST, device: torch.device, dtype: torch.dtype) -> None:
+        self._dataset, self._dtype = dataset, dtype
+        self._images = dataset.digits.images.to(device)
+        self._centres = dataset._centres.to(device)
+        self._table = dataset._table.to(device)
+        self.device = device
+
+    def __call__(self, index: Tensor, variant: int = 0) -> tuple[Tensor, Tensor]:
+        """Images and labels of ``index`` ``(B,)``, taken modulo the count, or a variant of each."""
+        scenes = self.scenes(index, variant)
+        dataset = self._dataset
+        images = render(
+            self._images,
+            self._centres,
+            scenes,
+            size=dataset.image_size,
+            smallest=dataset.factors[0],
+            dtype=self._dtype,
+        )
+        return images, scenes.labels
+
+    def scenes(self, index: Tensor, variant: int = 0) -> Scenes:
+        """What the images show."""
+        dataset = self._dataset
+        index = torch.as_tensor(index)
+        if index.is_floating_point() or index.dim() != 1:
+            raise ShapeError(f"index has shape {tuple(index.shape)} and {index.dtype}; expected (B,) of integers")
+        if variant < 0:
+            raise ConfigError(f"variant is {variant}; expected 0, the image itself, or more")
+        return draw_scenes(
+            index.to(self.device, torch.int64) % dataset.count,
+            self._table,
+            seed=dataset.seed,
+            split=dataset.split,
+            factors=dataset.factors,
+            variant=variant,
+        )
+
+
+def describe(scene: Scenes) -> dict[str, Any]:
+    """A scene of one image for the manifest."""
+    return {
+        "label": int(scene.labels),
+        "layout": list(LAYOUTS)[int(scene.layouts)],
+        "digits": scene.digits[0].tolist(),
+        "scales": [round(factor, 6) for factor in scene.factors[0].tolist()],
+    }

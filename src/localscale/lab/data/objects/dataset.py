@@ -1,0 +1,87 @@
+"""Reading locally scaled objects back."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.datasets import VisionDataset
+
+from localscale.errors import DataError
+from localscale.lab.data.images import read_image
+from localscale.lab.data.objects.job import KIND
+from localscale.lab.data.stored import Stored
+
+__all__ = ["LocallyScaledObjects", "ObjectsItem"]
+
+
+class ObjectsItem(NamedTuple):
+    """One image: which class and which object each pixel shows, the scene it belongs to, and how near its objects are.
+
+    ``classes`` and ``instances`` are ``(H, W)`` int64, 0 is background; ``scales`` ``(2,)`` is relative to the group's
+    first image, and larger is nearer.
+    """
+
+    image: Any
+    classes: Any
+    instances: Any
+    group: int
+    scales: Tensor
+
+
+class LocallyScaledObjects(VisionDataset):
+    """Two scanned objects before a panorama, each at its own distance, as ``localscale data objects`` wrote them.
+
+    Transforms are torchvision's: ``transform`` takes the PIL image, ``target_transform`` the dictionary
+    ``{"classes": …, "instances": …}`` of masks, and ``transforms`` both, so that a crop or a flip moves image and masks
+    alike (the masks are ``tv_tensors.Mask``). ``classes`` lists the names, background first; ``groups`` holds the
+    positions of the images of each scene.
+
+    >>> dataset = LocallyScaledObjects("objects/train")  # doctest: +SKIP
+    >>> image, classes, instances, group, scales = dataset[0]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Callable[[Image.Image], Any] | None = None,
+        target_transform: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        transforms: Callable[[Image.Image, dict[str, Any]], tuple[Any, dict[str, Any]]] | None = None,
+    ) -> None:
+        super().__init__(str(root), transforms, transform, target_transform)
+        self.stored = Stored(root, KIND)
+        self.classes: list[str] = ["background", *self.stored.settings["classes"]]
+        self.groups: dict[int, list[int]] = self.stored.groups()
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __getitem__(self, index: int) -> ObjectsItem:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} of a dataset of {len(self)} images")
+        index %= len(self)
+        record = self.stored.records[index]
+        image: Any = read_image(self.stored.read(index, self.stored.settings["image_format"]))
+        target: dict[str, Any] = {
+            name: tv_tensors.Mask(_read_mask(self.stored.read(index, suffix), record["key"]))
+            for name, suffix in {"classes": "class.png", "instances": "instance.png"}.items()
+        }
+        if self.transforms is not None:
+            image, target = self.transforms(image, target)
+        scales = torch.tensor([each["scale"] for each in record["objects"]])
+        return ObjectsItem(image, target["classes"], target["instances"], record["group"], scales)
+
+
+def _read_mask(data: bytes, key: str) -> Tensor:
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return torch.from_numpy(np.asarray(image).astype(np.int64))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"a mask of sample {key} is broken ({error}); make the dataset again") from error

@@ -1,0 +1,198 @@
+"""Fetching Google Scanned Objects and Poly Haven panoramas, for ``localscale data fetch objects``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import urllib.parse
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+from tqdm import tqdm
+
+from localscale.errors import ConfigError, DataError, OutputError
+from localscale.files import write_whole
+from localscale.lab.data.objects.archives import is_unpacked, unpack_model
+from localscale.lab.data.objects.downloads import Web, is_intact
+
+__all__ = ["LICENCES", "Fetched", "Services", "Source", "fetch_objects"]
+
+logger = logging.getLogger(__name__)
+OWNER, COLLECTION = "GoogleResearch", "Scanned Objects by Google Research"
+NAME = re.compile(r"[\w()&+,'-][\w()&+,.' -]*")
+PAGE = 100
+LICENCES = """\
+# Licences
+
+- `meshes/`: Google Scanned Objects (Downs et al., 2022), from Gazebo Fuel, owner GoogleResearch.
+  Creative Commons Attribution 4.0 International (CC BY 4.0), https://creativecommons.org/licenses/by/4.0/.
+  Whoever passes them or images of them on names Google Research as their author.
+- `panoramas/`: Poly Haven, https://polyhaven.com/license. CC0 1.0, https://creativecommons.org/publicdomain/zero/1.0/.
+  No credit is required; `sources.json` names the photographers.
+"""
+
+
+@dataclass(frozen=True)
+class Services:
+    """Where the two collections are served."""
+
+    fuel: str = "https://fuel.gazebosim.org/1.0"
+    haven: str = "https://api.polyhaven.com"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One mesh or panorama: where it came from, under which licence, and by whom."""
+
+    name: str
+    kind: str
+    url: str
+    licence: str
+    authors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What is there now, what could not be had and why, and the licences as text to show."""
+
+    sources: tuple[Source, ...]
+    failed: dict[str, str]
+    licences: str = LICENCES
+
+
+def fetch_objects(
+    out: Path,
+    *,
+    meshes: int = 100,
+    panoramas: int = 24,
+    resolution: str = "1k",
+    services: Services | None = None,
+    web: Web | None = None,
+    progress: bool = False,
+) -> Fetched:
+    """Put ``meshes`` models into ``out/meshes`` and ``panoramas`` panoramas into ``out/panoramas``.
+
+    Which ones is decided by a hash of their names: asking for more later keeps what is there. What was fetched whole
+    before is not fetched again. A file that cannot be had is logged and listed, and the rest goes on.
+    """
+    if meshes < 0 or panoramas < 0 or meshes + panoramas == 0:
+        raise ConfigError(f"{meshes} meshes and {panoramas} panoramas were asked for; expected at least one file")
+    services, web = services or Services(), web or Web()
+    try:
+        for folder in (out / "meshes", out / "panoramas"):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be written: {error.strerror or error}") from error
+    found = [
+        _fetch_meshes(out / "meshes", meshes, services, web, progress) if meshes else Fetched((), {}),
+        _fetch_panoramas(out / "panoramas", panoramas, resolution, services, web, progress)
+        if panoramas
+        else Fetched((), {}),
+    ]
+    sources, failed = found[0].sources + found[1].sources, found[0].failed | found[1].failed
+    listing = {"sources": [asdict(source) for source in sources], "failed": failed}
+    write_whole(out / "sources.json", json.dumps(listing, indent=1) + "\n")
+    write_whole(out / "LICENCES.md", LICENCES)
+    return Fetched(sources, failed)
+
+
+def _fetch_meshes(folder: Path, count: int, services: Services, web: Web, progress: bool) -> Fetched:
+    def get(name: str) -> Source:
+        url = f"{services.fuel}/{OWNER}/models/{urllib.parse.quote(name)}.zip"
+        archive = folder / f".{name}.zip"
+        try:
+            if not is_unpacked(folder / name):
+                logger.info("fetching %s", url)
+                web.download(url, archive)
+                unpack_model(archive, folder / name)
+        finally:
+            archive.unlink(missing_ok=True)
+        return Source(name, "mesh", url, "CC BY 4.0", ("Google Research",))
+
+    names = _choose(_list_models(services, web), count, "meshes")
+    return _fetch_each(names, get, "meshes", services.fuel, progress)
+
+
+def _fetch_panoramas(
+    folder: Path, count: int, resolution: str, services: Services, web: Web, progress: bool
+) -> Fetched:
+    listing = web.read_json(f"{services.haven}/assets?t=hdris")
+    if not isinstance(listing, dict) or not listing:
+        raise DataError(f"{services.haven} listed no panoramas; expected an object with one entry for each")
+
+    def get(name: str) -> Source:
+        file = _panorama_file(name, resolution, services, web)
+        path = folder / f"{name}_{resolution}.hdr"
+        if not is_intact(path, size=file["size"], md5=file["md5"]):
+            logger.info("fetching %s", file["url"])
+            web.download(file["url"], path, size=file["size"], md5=file["md5"])
+        authors = listing[name].get("authors") if isinstance(listing[name], dict) else None
+        return Source(name, "panorama", file["url"], "CC0 1.0", tuple(authors or ("Poly Haven",)))
+
+    return _fetch_each(_choose(listing, count, "panoramas"), get, "panoramas", services.haven, progress)
+
+
+def _fetch_each(names: Iterable[str], get: Callable[[str], Source], what: str, server: str, progress: bool) -> Fetched:
+    """Every source that can be had, and why the others cannot; none at all is an error."""
+    sources, failed = [], {}
+    for name in tqdm(names, desc=what, unit="file", disable=not progress, dynamic_ncols=True):
+        try:
+            sources.append(get(name))
+        except DataError as error:
+            logger.warning("%s of the %s is left out: %s", name, what, error)
+            failed[name] = str(error)
+    if not sources:
+        first = next(iter(failed.values()), "none were listed")
+        raise DataError(f"no {what} could be fetched from {server}: {first}")
+    return Fetched(tuple(sources), failed)
+
+
+def _list_models(services: Services, web: Web) -> list[str]:
+    """Every model of the collection, page by page; the page after the last is empty, or answers 404."""
+    names: list[str] = []
+    page = 1
+    while True:
+        query = f"page={page}&per_page={PAGE}&q=collections:{urllib.parse.quote(COLLECTION)}"
+        try:
+            models = web.read_json(f"{services.fuel}/models?{query}")
+        except DataError as error:
+            if page > 1 and isinstance(error.__cause__, HTTPError) and error.__cause__.code == 404:
+                return names
+            raise
+        if not isinstance(models, list):
+            raise DataError(f"{services.fuel} listed {type(models).__name__} instead of models; has its API changed?")
+        fresh = [model["name"] for model in models if _is_ours(model) and model["name"] not in names]
+        if not fresh:
+            return names
+        names += fresh
+        page += 1
+
+
+def _is_ours(model: Any) -> bool:
+    return isinstance(model, dict) and isinstance(model.get("name"), str) and model.get("owner", OWNER) == OWNER
+
+
+def _panorama_file(name: str, resolution: str, services: Services, web: Web) -> dict[str, Any]:
+    files = web.read_json(f"{services.haven}/files/{urllib.parse.quote(name)}")
+    try:
+        sizes = files["hdri"]
+        if resolution not in sizes:
+            raise DataError(f'{name} has no resolution "{resolution}"; it has {", ".join(sorted(sizes))}')
+        file = sizes[resolution]["hdr"]
+        return {"url": str(file["url"]), "size": int(file["size"]), "md5": str(file["md5"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{services.haven} does not say where the .hdr file of {name} is ({error!r})") from error
+
+
+def _choose(names: Iterable[str], count: int, what: str) -> list[str]:
+    """``count`` names, spread over the collection by a hash; names that could not be a folder's are passed over."""
+    usable = [name for name in names if NAME.fullmatch(name)]
+    chosen = sorted(usable, key=lambda name: hashlib.sha256(name.encode()).digest())[:count]
+    if len(chosen) < count:
+        logger.warning("%d %s were asked for; the collection has %d", count, what, len(chosen))
+    return sorted(chosen)

@@ -1,0 +1,210 @@
+"""Rendering scenes to images, masks and numbers, behind a small interface."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from localscale.lab.data.objects.assets import Assets
+from localscale.lab.data.objects.cameras import Camera, project, rays, stratified
+from localscale.lab.data.objects.casting import Body, Hits, cast
+from localscale.lab.data.objects.lighting import Environment
+from localscale.lab.data.objects.panoramas import look_up
+from localscale.lab.data.objects.scenes import Placement, Scene
+from localscale.lab.data.objects.shading import choose_exposure, reflect, tone
+from localscale.lab.data.objects.shadows import fill_in, shade_ground, share_of_light
+from localscale.lab.data.objects.surfaces import look_at
+from localscale.lab.data.objects.textures import encode_srgb
+
+__all__ = ["RENDERERS", "Coverage", "EmbreeRenderer", "Renderer", "Rendering"]
+
+STEP = 2  # pixels between the object points whose light is traced
+COVERAGE_SIZE = 96  # pixels a side of the rough look that placing takes
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """For each object: the part of the image it would cover alone, and the part of that which no other object hides."""
+
+    areas: tuple[float, ...]
+    visible: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Rendering:
+    """An image ``(S, S, 3)`` in 8-bit sRGB, and which object each pixel shows, ``(S, S)``: 0 none, k the k-th."""
+
+    image: np.ndarray
+    instances: np.ndarray
+    coverage: Coverage
+
+
+class Renderer(Protocol):
+    """What draws scenes. The same scene gives the same pixels, in any process and after any other scene."""
+
+    def measure(self, scene: Scene) -> Coverage:
+        """Roughly how much of the image each object covers; cheap, because placing asks often."""
+        ...
+
+    def render(self, scene: Scene) -> Rendering:
+        """The image and the masks of a scene."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the members of a group share: rays, the panorama behind them, and the exposure."""
+
+    directions: np.ndarray
+    background: np.ndarray
+    exposure: np.float32
+
+
+class EmbreeRenderer:
+    """Ray casting on the processor, lit by the panorama, anti-aliased; see ``reflect`` for the shading."""
+
+    def __init__(self, assets: Assets, *, size: int = 256, samples: int = 4) -> None:
+        self.assets = assets
+        self.size = size
+        self.samples = samples
+        self._view = functools.lru_cache(maxsize=2)(self._make_view)
+
+    def measure(self, scene: Scene) -> Coverage:
+        side = COVERAGE_SIZE
+        directions = _rays_of(scene.camera, side, 1)
+        nearest = np.full(side * side, np.inf, dtype=np.float32)
+        seen = np.zeros(side * side, dtype=np.int64)
+        alone = []
+        for index, body in enumerate(self._bodies(scene.objects), start=1):
+            hits = cast(body, scene.camera.position, directions)
+            alone.append(len(hits.ray))
+            front = hits.distance < nearest[hits.ray]
+            seen[hits.ray[front]] = index
+            nearest[hits.ray[front]] = hits.distance[front]
+        return _coverage(alone, np.bincount(seen, minlength=len(alone) + 1)[1:], side * side)
+
+    def render(self, scene: Scene) -> Rendering:
+        camera, size, samples = scene.camera, self.size, self.samples
+        environment = self.assets.environment(scene.panorama)
+        view = self._view(camera, scene.panorama)
+        bodies = self._bodies(scene.objects)
+        found = [_cast_within(body, camera, view.directions, size, samples) for body in bodies]
+        nearest = np.full(size * size * samples, np.inf, dtype=np.float32)
+        seen = np.zeros(size * size * samples, dtype=np.uint8)
+        for index, hits in enumerate(found, start=1):
+            front = hits.distance < nearest[hits.ray]
+            seen[hits.ray[front]] = index
+            nearest[hits.ray[front]] = hits.distance[front]
+
+        ground = shade_ground(bodies, environment, camera, size).reshape(-1, 3)
+        background = tone(view.background * ground * view.exposure)
+        colours = np.zeros((size * size, 3), dtype=np.float32)
+        angle = math.radians(camera.field_of_view) / size / math.sqrt(samples)
+        for index, hits in enumerate(found, start=1):
+            hits = _only(hits, seen[hits.ray] == index)
+            if not len(hits.ray):
+                continue
+            directions = view.directions[hits.ray]
+            surface = look_at(bodies[index - 1], hits, camera.position, directions)
+            pixel = hits.ray // samples
+            lit = _light(bodies, environment, pixel, surface.points, surface.normals, size, bodies[index - 1])
+            light = reflect(bodies[index - 1], hits, surface, directions, environment, lit=lit, angle=angle)
+            shown = tone(light * view.exposure)
+            for channel in range(3):
+                colours[:, channel] += np.bincount(pixel, shown[:, channel], minlength=size * size).astype(np.float32)
+
+        counts = _counts(seen.reshape(-1, samples), len(bodies))
+        free = counts[:, :1].astype(np.float32)
+        image = encode_srgb((colours + background * free) / np.float32(samples)).reshape(size, size, 3)
+        coverage = _coverage([len(hits.ray) for hits in found], counts[:, 1:].sum(axis=0), size * size * samples)
+        # A tie goes to what the first sample shows, or every object would grow by half a sample.
+        counts = counts * 2
+        counts[np.arange(len(counts)), seen[::samples]] += 1
+        return Rendering(image, counts.argmax(axis=1).astype(np.uint8).reshape(size, size), coverage)
+
+    def _bodies(self, objects: Sequence[Placement]) -> list[Body]:
+        return [Body(*self.assets.mesh(placement.name), placement) for placement in objects]
+
+    def _make_view(self, camera: Camera, panorama: str) -> View:
+        environment = self.assets.environment(panorama)
+        background = look_up(environment.panorama.radiance, _rays_of(camera, self.size, 1))
+        exposure = choose_exposure(environment, background, camera.axes()[0])
+        return View(_rays_of(camera, self.size, self.samples), background, np.float32(exposure))
+
+
+RENDERERS: dict[str, Callable[..., Renderer]] = {"embree": EmbreeRenderer}
+
+
+def _rays_of(camera: Camera, size: int, samples: int) -> np.ndarray:
+    """Directions ``(size² · samples, 3)``, all samples of a pixel in a row."""
+    rows, columns = np.divmod(np.arange(size * size), size)
+    corners = np.stack((columns, rows), axis=1)
+    points = corners[:, None] + (stratified(samples) if samples > 1 else np.full((1, 2), 0.5))
+    return rays(camera, points.reshape(-1, 2), size)
+
+
+def _cast_within(body: Body, camera: Camera, directions: np.ndarray, size: int, samples: int) -> Hits:
+    """The hits of the image's rays on a body; only rays through its bounding box's outline are cast."""
+    places, depth = project(camera, body.placement.box(), size)
+    low, high = np.floor(places.min(axis=0)) - 1, np.ceil(places.max(axis=0)) + 1
+    if depth.min() <= 0:
+        low, high = np.zeros(2), np.full(2, size)
+    left, upper = np.clip(low, 0, size).astype(int)
+    right, lower = np.clip(high, 0, size).astype(int)
+    pixel = (np.arange(upper, lower)[:, None] * size + np.arange(left, right)).reshape(-1)
+    ray = (pixel[:, None] * samples + np.arange(samples)).reshape(-1)
+    hits = cast(body, camera.position, directions[ray])
+    return Hits(ray[hits.ray], hits.distance, hits.face, hits.weights)
+
+
+def _light(
+    bodies: Sequence[Body],
+    environment: Environment,
+    pixel: np.ndarray,
+    points: np.ndarray,
+    normals: np.ndarray,
+    size: int,
+    own: Body,
+) -> np.ndarray:
+    """The share of light at each sample: traced once on every ``STEP``-th pixel, and where neighbours do not tell."""
+    shown, first, back = np.unique(pixel, return_index=True, return_inverse=True)
+    rows, columns = np.divmod(shown, size)
+    known = (rows % STEP == 0) & (columns % STEP == 0)
+    order = np.concatenate((np.flatnonzero(known), np.flatnonzero(~known)))
+    rank = np.argsort(order)
+    first, rows, columns, count = first[order], rows[order], columns[order], int(known.sum())
+    light = np.ones((len(order), 3), dtype=np.float32)
+    trusted = np.zeros(len(order), dtype=bool)
+    if count:
+        traced = share_of_light(bodies, environment, points[first[:count]], normals[first[:count]])
+        cells = -(-size // STEP)
+        lattice = np.full((cells, cells), -1, dtype=np.int64)
+        lattice[rows[:count] // STEP, columns[:count] // STEP] = np.arange(count)
+        near = np.float32(6 / own.placement.radius)
+        traits = np.concatenate((normals[first] * np.float32(1.5), points[first] * near), axis=1)
+        light, trusted = fill_in(lattice, traced, rows, columns, traits, STEP)
+        light[:count], trusted[:count] = traced, True
+    rest = np.flatnonzero(~trusted)
+    if len(rest):
+        light[rest] = share_of_light(bodies, environment, points[first[rest]], normals[first[rest]])
+    return light[rank][back]
+
+
+def _only(hits: Hits, which: np.ndarray) -> Hits:
+    return Hits(hits.ray[which], hits.distance[which], hits.face[which], hits.weights[which])
+
+
+def _counts(seen: np.ndarray, objects: int) -> np.ndarray:
+    """How many samples of each pixel show the background and each object, ``(P, 1 + objects)``."""
+    return np.stack([(seen == index).sum(axis=1) for index in range(objects + 1)], axis=1)
+
+
+def _coverage(alone: Sequence[int], seen: np.ndarray, total: int) -> Coverage:
+    areas = tuple(count / total for count in alone)
+    visible = tuple(float(shown / count) if count else 0.0 for shown, count in zip(seen, alone, strict=True))
+    return Coverage(areas, visible)

@@ -1,0 +1,115 @@
+"""How much of the panorama's light reaches a point past the objects: on the ground, and on the objects themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localscale.extras import require
+from localscale.lab.data.objects.cameras import Camera, rays
+from localscale.lab.data.objects.casting import Body, is_blocked
+from localscale.lab.data.objects.lighting import Environment
+
+__all__ = ["fill_in", "shade_ground", "share_of_light"]
+
+BOUNCE = 0.15  # of the light that an object holds back, the share that arrives anyway after a bounce
+AMBIENT = (
+    0.4  # of the ground's light, the part that comes evenly from all sides, off things a panorama holds no distance of
+)
+DENSITY = 1.4  # a little darker than computed: seen from afar, a faint true shadow leaves objects floating
+FAINT = 0.03  # fainter shadows are dropped: low lights would touch all the ground, and the background must stay
+GROUND_STEP = 4  # pixels between the ground points that are traced
+EDGE = 0.06  # the difference in shade between neighbours that asks for a closer look
+
+
+def share_of_light(
+    bodies: Sequence[Body], environment: Environment, points: np.ndarray, normals: np.ndarray
+) -> np.ndarray:
+    """The part of the irradiance at ``points`` ``(P, 3)`` that the bodies let through, per colour, ``(P, 3)``.
+
+    Light from below comes off the ground. Close to an object that ground lies in its shadow, so it counts the less the
+    nearer the ground is.
+    """
+    lights, powers = environment.lights, environment.powers
+    cosine = sum(np.multiply.outer(normals[:, axis], lights[:, axis]) for axis in range(3))
+    wanted = cosine > 0
+    size = np.float32(np.mean([body.placement.radius for body in bodies]))
+    blocked = is_blocked(bodies, points + normals * (0.02 * size), lights, wanted)
+    lost = np.where(blocked, np.float32(1 - BOUNCE), np.float32(0))
+    below = np.flatnonzero(lights[:, 2] < 0)
+    reach = np.maximum(points[:, 2:], 0) / -lights[below, 2] / size
+    lost[:, below] = np.maximum(lost[:, below], np.float32(1 - BOUNCE) * np.exp(-2 * reach))
+    cosine = np.where(wanted, cosine, np.float32(0))
+    held = np.einsum("pl,lc->pc", cosine * lost, powers)
+    return 1 - held / np.maximum(np.einsum("pl,lc->pc", cosine, powers), np.float32(1e-12))
+
+
+def shade_ground(bodies: Sequence[Body], environment: Environment, camera: Camera, size: int) -> np.ndarray:
+    """What the panorama's ground is multiplied by, ``(size, size, 3)``: exactly 1 where no object takes light away.
+
+    Traced on a lattice of pixels and interpolated, and traced again for every pixel around an edge of the shadow.
+    """
+    cv2 = require("cv2", "objects")
+    count = -(-size // GROUND_STEP)
+    ticks = (np.arange(count) + 0.5) * (size / count)
+    coarse = _shade_points(bodies, environment, camera, ticks, np.arange(count * count), size)
+    coarse = coarse.reshape(count, count, 3)
+    square = np.ones((3, 3), dtype=np.uint8)
+    contrast = (cv2.dilate(coarse, square) - cv2.erode(coarse, square)).max(axis=2)
+    edge = cv2.resize((contrast > EDGE).astype(np.uint8), (size, size), interpolation=cv2.INTER_NEAREST)
+    shade = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_LINEAR).reshape(-1, 3)
+    fine = np.flatnonzero(edge)
+    shade[fine] = _shade_points(bodies, environment, camera, np.arange(size) + 0.5, fine, size)
+    # One ray per pixel leaves stairs at the edge of a sun's shadow; away from edges the exact values stay.
+    shade[fine] = cv2.blur(shade.reshape(size, size, 3), (3, 3)).reshape(-1, 3)[fine]
+    return shade.reshape(size, size, 3)
+
+
+def _shade_points(
+    bodies: Sequence[Body], environment: Environment, camera: Camera, ticks: np.ndarray, which: np.ndarray, size: int
+) -> np.ndarray:
+    """The shade where the camera looks through some points of a lattice: ``which`` counts them row by row."""
+    rows, columns = np.divmod(which, len(ticks))
+    directions = rays(camera, np.stack((ticks[columns], ticks[rows]), axis=1), size)
+    ground = np.flatnonzero(directions[:, 2] < -1e-3)
+    points = (
+        camera.position.astype(np.float32) - directions[ground] * np.float32(camera.height) / directions[ground, 2:]
+    )
+    upper = environment.lights[:, 2] > 0
+    lights, powers, spans = environment.lights[upper], environment.powers[upper], environment.spans[upper]
+    direct, even = lights[:, 2:] * powers, lights[:, 2:] * spans[:, None]
+    weights = (1 - AMBIENT) * direct / direct.sum(axis=0) + AMBIENT * even / even.sum(axis=0)
+    blocked = is_blocked(bodies, points, lights, np.ones((len(points), len(lights)), dtype=bool))
+    touched = np.flatnonzero(blocked.any(axis=1))
+    held = np.einsum("pl,lc->pc", blocked[touched].astype(np.float32), weights) * np.float32(1 - BOUNCE)
+    shade = np.ones((len(which), 3), dtype=np.float32)
+    held = np.maximum(held - FAINT, 0) / np.float32(1 - FAINT)
+    shade[ground[touched]] = (1 - held) ** DENSITY
+    return shade
+
+
+def fill_in(
+    lattice: np.ndarray, values: np.ndarray, rows: np.ndarray, columns: np.ndarray, traits: np.ndarray, step: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Spread ``values`` ``(Q, 3)``, known on every ``step``-th pixel, over pixels that look like their neighbours.
+
+    ``lattice`` ``(h, w)`` holds for each lattice pixel the index of its value, or −1; ``traits`` ``(P, T)`` describe
+    the surface at ``rows``, ``columns``, and the first Q of them belong to the values. Returns the mixtures ``(P, 3)``
+    and which of them had a neighbour alike enough to be trusted.
+    """
+    y, x = rows / step, columns / step
+    top, left = np.floor(y).astype(np.int64), np.floor(x).astype(np.int64)
+    total = np.zeros((len(rows), 1), dtype=np.float32)
+    mixed = np.zeros((len(rows), 3), dtype=np.float32)
+    for down in (0, 1):
+        for right in (0, 1):
+            row, column = np.minimum(top + down, lattice.shape[0] - 1), np.minimum(left + right, lattice.shape[1] - 1)
+            index = lattice[row, column]
+            near = (1 - np.abs(y - top - down)) * (1 - np.abs(x - left - right)) + 1e-3
+            apart = traits - traits[index]
+            alike = np.exp(-(apart * apart).sum(axis=1)) * (index >= 0)
+            weight = (near * alike).astype(np.float32)[:, None]
+            total += weight
+            mixed += weight * values[index]
+    return mixed / np.maximum(total, 1e-12), total[:, 0] > 0.15

@@ -1,0 +1,70 @@
+"""Random monotone scaling: the augmentation that the paper calls Aug."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localscale.errors import ConfigError
+from localscale.lab.randomness import Draws
+from localscale.maps.base import Map, knot_pair
+from localscale.maps.build import family_of, map_from_logits
+from localscale.warp import unscale
+
+__all__ = ["RandomScaling"]
+
+
+@dataclass(frozen=True)
+class RandomScaling:
+    """Scale each image by a map of its own, S(I; u⁻¹)(p) = I(u(p)), with raw parameters uniform in [0, strength].
+
+    The map is drawn as the inverse of the scaling, which is as random and needs no inversion; ``maps`` returns u.
+    What a sample gets depends on its draws alone, not on the batch or the process it is in.
+
+    >>> draws = Draws(0, torch.arange(4))
+    >>> RandomScaling(strength=1.0)(torch.rand(4, 3, 32, 32), draws).shape
+    torch.Size([4, 3, 32, 32])
+    """
+
+    strength: float = 1.0
+    """Raw parameters are uniform in [0, strength]; 0 is the identity, at 2 increments differ by up to e² ≈ 7."""
+    probability: float = 1.0
+    """How many of the images are scaled at all."""
+    knots: int = 6
+    """Control points along an axis."""
+    family: str = "grid"
+    """"grid" or "separable"."""
+
+    def check(self) -> None:
+        """Refuse what cannot be drawn."""
+        if not 0 <= self.strength < math.inf:
+            raise ConfigError(f"the augmentation's strength is {self.strength}; expected a finite number, 0 or more")
+        if not 0 <= self.probability <= 1:
+            raise ConfigError(f"the augmentation's probability is {self.probability}; expected 0 to 1")
+        family_of(self.family)
+        knot_pair(self.knots)
+
+    def maps(self, draws: Draws, name: str = "scaling") -> Map:
+        """One map u for each sample; the same ``name`` gives the same maps."""
+        logits = []
+        hit = draws.uniform(f"{name}/hit", 1) < self.probability
+        for axis, shape in zip("xy", family_of(self.family).logit_shapes(knot_pair(self.knots)), strict=True):
+            drawn = self.strength * draws.uniform(f"{name}/{axis}", *shape)
+            logits.append(torch.where(hit.view(-1, *(1 for _ in shape)), drawn, 0).float())
+        return map_from_logits(*logits, family=self.family)
+
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        """The scaled images."""
+        if self.strength == 0 or self.probability == 0:
+            return images
+        return unscale(images, self.maps(draws))
+
+    def both(self, images: Tensor, labels: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """The scaled images, and their label maps ``(B, H, W)`` scaled alike: each pixel takes the nearest's label."""
+        if self.strength == 0 or self.probability == 0:
+            return images, labels
+        u = self.maps(draws)
+        return unscale(images, u), unscale(labels, u, mode="nearest")

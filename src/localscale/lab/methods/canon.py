@@ -1,0 +1,165 @@
+"""Canon: try every configuration of a finite set and keep the one of least energy (paper, Eq. cann_opt)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localscale.conventions import compute_dtype, resize
+from localscale.errors import ConfigError
+from localscale.lab.methods.method import Method, check_mode
+from localscale.maps.monotone import MonotoneMap, offsets_from_logits
+from localscale.maps.separable import SeparableMap
+from localscale.warp import scale, unscale
+
+__all__ = ["Canon", "DiscreteCanonicalizer", "EnergyCNN", "profiles"]
+
+
+def profiles(count: int, knots: int, strength: float, device: torch.device | str | None = None) -> Tensor:
+    """``count`` raw parameter vectors of one axis, ``(count, knots − 1)``: the identity, then ± cosines.
+
+    The first cosine enlarges one side at the cost of the other, the second the middle, and so on.
+
+    >>> profiles(3, 4, 1.0)[0]
+    tensor([0., 0., 0.])
+    """
+    place = (torch.arange(knots - 1, device=device) + 0.5) / (knots - 1)
+    waves = [strength * sign * torch.cos(math.pi * k * place) for k in range(1, count) for sign in (1, -1)]
+    return torch.stack([torch.zeros_like(place), *waves])[:count]
+
+
+class EnergyCNN(nn.Module):
+    """Three strided convolutions and a mean: images ``(B, C, H, W)`` to energies ``(B,)``."""
+
+    def __init__(self, in_channels: int, channels: tuple[int, int, int] = (32, 64, 64)) -> None:
+        super().__init__()
+        widths = (in_channels, *channels)
+        self.layers = nn.ModuleList(nn.Conv2d(widths[i], widths[i + 1], 3, stride=2, padding=1) for i in range(3))
+        self.to_energy = nn.Linear(channels[-1], 1, bias=False)
+        nn.init.zeros_(self.to_energy.weight)  # all energies alike: the first configuration, the identity, wins
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return self.to_energy(x.mean(dim=(2, 3))).squeeze(1)
+
+
+class DiscreteCanonicalizer(nn.Module):
+    """M(S⁻¹(I; Φ*)) with Φ* = argmin E(S⁻¹(I; Φ)) over all configurations, the identity among them.
+
+    With ``mode="equivariant"`` the answer, ``(B, K, H, W)``, is scaled back: S(M(S⁻¹(I; Φ*)); Φ*).
+
+    Every image is tried against every configuration, on a small copy. The argmin passes its gradient straight through
+    to a softmax over the energies: forward takes the best configuration's map, backward a weighted mean of all maps.
+
+    >>> model = DiscreteCanonicalizer(nn.Flatten(), channels=3, configurations=4)
+    >>> image = torch.rand(2, 3, 16, 16)
+    >>> torch.equal(model(image), image.flatten(1))
+    True
+    """
+
+    def __init__(
+        self,
+        base: nn.Module,
+        *,
+        channels: int = 3,
+        configurations: int = 64,
+        knots: int = 6,
+        strength: float = 1.0,
+        resolution: int = 56,
+        temperature: float = 1.0,
+        mode: str = "invariant",
+    ) -> None:
+        super().__init__()
+        check_configurations(configurations, knots, strength)
+        self.profile = (math.isqrt(configurations), knots, strength)
+        self.base, self.energy = base, EnergyCNN(channels)
+        self.resolution, self.temperature, self.mode = resolution, temperature, mode
+
+    def _offsets(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """All maps' displacements along x and y, ``(K, knots)``: made anew, for a buffer is rounded by ``.half()``."""
+        axis = offsets_from_logits(profiles(*self.profile, device=like.device)).to(compute_dtype(like.dtype))
+        count = len(axis)
+        return axis.repeat_interleave(count, dim=0), axis.repeat(count, 1)
+
+    def configurations(self) -> SeparableMap:
+        """All maps as one batch; the first is the identity."""
+        return _separable(*self._offsets(self.energy.to_energy.weight))
+
+    def energies(self, images: Tensor) -> Tensor:
+        """E(S⁻¹(I; Φ)) for every image and configuration, ``(B, K)``."""
+        x, y = self._offsets(images)
+        batch, count = len(images), len(x)
+        shrink = min(1.0, self.resolution / max(images.shape[-2:]))
+        copy = resize(images, *(max(1, round(side * shrink)) for side in images.shape[-2:]))
+        maps = _separable(x.repeat(batch, 1), y.repeat(batch, 1))
+        tried = unscale(copy.repeat_interleave(count, dim=0), maps)
+        return self.energy(tried).view(batch, count)
+
+    def choose(self, images: Tensor) -> SeparableMap:
+        """The map of least energy of each image, with the softmax's gradient."""
+        soft = (-self.energies(images) / self.temperature).to(compute_dtype(images.dtype)).softmax(1)
+        hard = F.one_hot(soft.argmax(1), soft.shape[1]).to(soft.dtype)
+        weights = (hard + (soft - soft.detach())).unsqueeze(-1)
+        # Sums, not matrix products, which autocast would take to half precision.
+        x, y = self._offsets(images)
+        return _separable((weights * x).sum(1), (weights * y).sum(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        m = self.choose(images)
+        answer = self.base(unscale(images, m))
+        return scale(answer, m) if self.mode == "equivariant" else answer
+
+
+def check_configurations(configurations: int, knots: int, strength: float) -> None:
+    """Refuse what does not give distinct maps."""
+    per_axis = math.isqrt(max(configurations, 0))
+    if per_axis**2 != configurations or per_axis < 1:
+        raise ConfigError(
+            f"{configurations} configurations are not a square; expected one map of x for each map of y: 25, 64 …"
+        )
+    if per_axis > 2 * knots - 3:  # the identity, and ± cosines of at most knots − 2 half periods
+        raise ConfigError(
+            f"{configurations} configurations need {per_axis} different maps of an axis, and {knots} knots tell "
+            f"{max(2 * knots - 3, 0)} apart; expected at least {per_axis // 2 + 2} knots"
+        )
+    if not 0 < strength < math.inf:
+        raise ConfigError(f"configurations have strength {strength}; expected a positive number")
+
+
+def _separable(offsets_x: Tensor, offsets_y: Tensor) -> SeparableMap:
+    return SeparableMap(MonotoneMap.from_offsets(offsets_x), MonotoneMap.from_offsets(offsets_y))
+
+
+@dataclass(frozen=True)
+class Canon(Method):
+    """Vanilla canonicalization of the image: a finite set of maps and a learned energy (App. A1)."""
+
+    configurations: int = 64
+    """A square number: 64 for MNIST and objects, 25 for ImageNet."""
+    canon_strength: float = 1.0
+    """How strong the configurations are."""
+    canon_knots: int = 6
+    """Control points of a configuration along an axis."""
+    mode: Literal["invariant", "equivariant"] = "invariant"
+    """Whether answers, masks then, are scaled back."""
+
+    def check(self) -> None:
+        check_configurations(self.configurations, self.canon_knots, self.canon_strength)
+
+    def check_answers(self, *, dense: bool) -> None:
+        check_mode(self.mode, dense=dense)
+
+    def build(self, backbone: nn.Module) -> nn.Module:
+        return DiscreteCanonicalizer(
+            backbone,
+            configurations=self.configurations,
+            knots=self.canon_knots,
+            strength=self.canon_strength,
+            mode=self.mode,
+        )

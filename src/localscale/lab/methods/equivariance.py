@@ -1,0 +1,58 @@
+"""AugL: ask for equivariance in the loss (paper, Eq. eq:eque as a loss)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from localscale.conventions import compute_dtype
+from localscale.errors import ConfigError
+from localscale.lab.methods.augmentation import RandomScaling
+from localscale.lab.methods.method import Criterion, Method
+from localscale.lab.randomness import Draws
+from localscale.maps.base import Map
+from localscale.warp import unscale
+
+__all__ = ["AugL", "mask_error"]
+
+
+def mask_error(logits: Tensor, scaled: Tensor, u: Map) -> Tensor:
+    """‖S(M(I); g) − M(S(I; g))‖² on softmax masks ``(B, K, H, W)``, mean over images and pixels, with g = u⁻¹.
+
+    >>> logits = torch.rand(2, 3, 8, 8)
+    >>> mask_error(logits, logits, localscale.identity_map())
+    tensor(0.)
+    """
+    return (unscale(logits.softmax(1), u) - scaled.softmax(1)).square().sum(1).mean()
+
+
+@dataclass(frozen=True)
+class AugL(Method):
+    """The task's loss, and how much masks differ from the image's when it is scaled; both images in one pass."""
+
+    weight: float = 1.0
+    """Of the equivariance loss."""
+    scaling: RandomScaling = field(default_factory=RandomScaling)
+    """Φ: how the second image is scaled."""
+
+    def check(self) -> None:
+        self.scaling.check()
+        if not 0 <= self.weight < math.inf:
+            raise ConfigError(f"the equivariance loss has weight {self.weight}; expected 0 or more")
+
+    def check_answers(self, *, dense: bool) -> None:
+        if not dense:
+            raise ConfigError("AugL compares masks, but each image has one class for an answer; use InvL")
+
+    def losses(
+        self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
+    ) -> dict[str, Tensor]:
+        u = self.scaling.maps(draws, "equivariance")
+        answers = model(torch.cat((images, unscale(images, u))))
+        logits, scaled = answers.to(compute_dtype(answers.dtype)).chunk(2)
+        task = criterion(logits, labels)
+        equivariance = mask_error(logits, scaled, u)
+        return {"loss": task + self.weight * equivariance, "task": task, "equivariance": equivariance}

@@ -1,0 +1,115 @@
+"""Pictures of the page as HTML: pixels inside it, lines over them as SVG; nothing is fetched, nothing is written."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from localscale.lab.data.images import encode_image
+from localscale.lab.pages.app.scaling import Box
+from localscale.lab.pages.report.html import Html, element, join
+from localscale.maps.base import Map
+
+__all__ = ["frame", "grid", "handles", "outline", "panel", "source_of", "strip"]
+
+QUALITY = 92
+POINTS = 49  # on each line of a grid
+THUMBNAIL = 96
+
+
+def source_of(image: Tensor | Image.Image) -> str:
+    """An image, ``(3, H, W)`` in [0,1] if a tensor, as the address of its own bytes."""
+    if isinstance(image, Tensor):
+        pixels = (255 * image.detach().clamp(0, 1) + 0.5).to(torch.uint8).movedim(0, -1).contiguous()
+        image = Image.fromarray(pixels.numpy())
+    return f"data:image/jpeg;base64,{base64.b64encode(encode_image(image, 'jpg', quality=QUALITY)).decode()}"
+
+
+def frame(image: Tensor, description: str, *layers: Html, kind: str = "", **attributes: str) -> Html:
+    """An image ``(3, H, W)`` with layers over it."""
+    height, width = image.shape[-2:]
+    shown = element("img", src=source_of(image), alt=description, draggable="false")
+    shape = f"aspect-ratio: {width} / {height}; --ratio: {width / height:.4f}"
+    return element("div", shown, *layers, class_=f"ls-frame {kind}".strip(), style=shape, **attributes)
+
+
+def panel(title: object, content: Html, note: object = "") -> Html:
+    """A picture with a line above and, if there is more to say, one below."""
+    below = (element("p", note, class_="ls-note"),) if note else ()
+    return element("figure", element("figcaption", title), content, *below, class_="ls-panel")
+
+
+def grid(m: Map, lines: int) -> Html:
+    """Where an even grid's lines go under the first map of ``m``.
+
+    >>> grid(localscale.identity_map(), lines=3).count("M0.0")
+    4
+    """
+    even = torch.linspace(0, 1, POINTS, dtype=m.dtype)
+    points = []
+    for place in torch.linspace(0, 1, lines, dtype=m.dtype):
+        along = place.expand(POINTS)
+        points += [torch.stack((even, along), -1), torch.stack((along, even), -1)]
+    moved = m(torch.cat(points).expand(m.batch, -1, -1))[0].detach().reshape(len(points), POINTS, 2)
+    paths = ["M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in line) for line in (1000 * moved).tolist()]
+    return _over(*(element("path", d=path) for path in paths), kind="ls-grid")
+
+
+def outline(box: Box) -> Html:
+    """A box over an image."""
+    sides = {"x": box.left, "y": box.top, "width": box.right - box.left, "height": box.bottom - box.top}
+    return _over(element("rect", **{name: f"{1000 * value:.1f}" for name, value in sides.items()}), kind="ls-outline")
+
+
+def handles(places: Tensor) -> Html:
+    """A handle on each knot that can move, ``places`` being ``(2, Ny, Nx)``."""
+    _, rows, columns = places.shape
+    made = []
+    for row in range(rows):
+        for column in range(columns):
+            if row in (0, rows - 1) and column in (0, columns - 1):
+                continue  # corners stay
+            x, y = places[:, row, column].tolist()
+            made.append(
+                element(
+                    "button",
+                    type="button",
+                    class_="ls-knot",
+                    style=f"left: {100 * x:.2f}%; top: {100 * y:.2f}%",
+                    data_row=str(row),
+                    data_column=str(column),
+                    aria_label=f"knot {row}, {column}",
+                )
+            )
+    return join(made)
+
+
+def strip(pictures: Sequence[tuple[str, Image.Image]], chosen: int | None) -> Html:
+    """Small pictures to click on, each with its name; ``chosen`` is marked."""
+    buttons = [
+        element(
+            "button",
+            element("img", src=source_of(_small(image)), alt=""),
+            element("span", name),
+            class_="ls-example",
+            type="button",
+            data_example=str(k),
+            aria_pressed="true" if k == chosen else "false",
+        )
+        for k, (name, image) in enumerate(pictures)
+    ]
+    return element("div", *buttons, class_="ls-strip", role="group", aria_label="examples")
+
+
+def _small(image: Image.Image) -> Image.Image:
+    small = image.copy()
+    small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+    return small
+
+
+def _over(*shapes: Html, kind: str) -> Html:
+    return element("svg", *shapes, viewBox="0 0 1000 1000", preserveAspectRatio="none", class_=kind, aria_hidden="true")

@@ -1,0 +1,36 @@
+"""Pictures one click away; ``docs/make_app_examples.py`` drew them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from localscale.lab.data.images import read_image
+from localscale.lab.pages.app.scaling import Box
+
+__all__ = ["Example", "read_examples"]
+
+FOLDER = Path(__file__).with_name("examples")
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image with a part marked; ``label`` is the number it shows, if it shows one."""
+
+    name: str
+    image: Image.Image
+    box: Box
+    label: int | None = None
+
+
+def read_examples() -> list[Example]:
+    """Every example of the package.
+
+    >>> [example.image.size for example in read_examples()][:2]
+    [(224, 224), (224, 224)]
+    """
+    about = json.loads((FOLDER / "examples.json").read_text(encoding="utf-8"))
+    return [Example(it["name"], read_image(FOLDER / it["file"]), Box(*it["box"]), it["label"]) for it in about]

@@ -1,0 +1,145 @@
+"""The page: every section of a report in one file that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from localscale.adaptation import AdaptedModel
+from localscale.errors import CheckpointError, ConfigError, DataError, MissingExtraError
+from localscale.extras import require
+from localscale.files import write_whole
+from localscale.lab.pages.report.answers import look, open_model
+from localscale.lab.pages.report.examples import Example, Examples, open_examples
+from localscale.lab.pages.report.gallery import examples_section, warps_section
+from localscale.lab.pages.report.html import Html, element, join, section
+from localscale.lab.pages.report.scores import per_scale_section, scores_section
+from localscale.lab.pages.report.settings import curves_section, settings_section
+from localscale.lab.pages.report.solver import solver_section
+from localscale.lab.pages.report.style import STYLE
+from localscale.lab.runs.finished import DATA_FLAGS, Finished, check_control, read_finished
+
+__all__ = ["render_report", "write_report"]
+
+RUN, CONTROL = "this run", "control"
+LINKS = {
+    "scores": "Scores",
+    "scales": "Per scale",
+    "training": "Training",
+    "warps": "Warps",
+    "examples": "Examples",
+    "solver": "Solver",
+    "settings": "Configuration",
+}
+
+
+def write_report(
+    run: Path,
+    *,
+    control: Path | None = None,
+    out: Path | None = None,
+    images: int = 64,
+    data: Path | None = None,
+    progress: bool = False,
+) -> Path:
+    """Write the page about ``run``, whole or not at all; return where it is, by default ``report.html`` in the run.
+
+    >>> write_report(Path("runs/dec"), control=Path("runs/aug"))  # doctest: +SKIP
+    PosixPath('runs/dec/report.html')
+    """
+    target = run / "report.html" if out is None else out
+    if target.suffix not in (".html", ".htm"):
+        raise ConfigError(f"{target} ends in {target.suffix or 'nothing'}; expected .html")
+    write_whole(target, render_report(run, control=control, images=images, data=data, progress=progress))
+    return target
+
+
+def render_report(
+    run: Path, *, control: Path | None = None, images: int = 64, data: Path | None = None, progress: bool = False
+) -> str:
+    """The page about the finished run in a folder, as HTML.
+
+    Args:
+        run: folder of a finished run.
+        control: a finished run of the same task to stand beside it.
+        images: how many test images, or scenes, are looked at for examples and solver health.
+        data: folder of the test images, where it is not the one that the recipe names.
+        progress: show a bar.
+
+    >>> render_report(Path("runs/dec"), images=16)  # doctest: +SKIP
+    """
+    if images < 1:
+        raise ConfigError(f"images is {images}; expected at least 1, the test images to look at")
+    require("matplotlib", "figures")
+    runs = {RUN: read_finished(run)}
+    if control is not None:
+        runs[CONTROL] = read_finished(control)
+        check_control(runs[RUN], runs[CONTROL])
+    sections = [
+        scores_section(runs),
+        per_scale_section(runs),
+        curves_section(runs),
+        *_seen(runs, images, data, progress=progress),
+        settings_section(runs),
+    ]
+    return _page(runs[RUN], sections)
+
+
+def _seen(runs: dict[str, Finished], count: int, data: Path | None, *, progress: bool) -> list[Html]:
+    """The sections for which models look at images; where that cannot be done, they say why."""
+    try:
+        return _look_at(runs, count, data, progress=progress)
+    except CheckpointError as error:
+        return _left_out(f"A trained model cannot be read: {error}. Copy weights.safetensors back into its folder.")
+    except (DataError, ConfigError, MissingExtraError) as error:
+        if data is not None:
+            raise
+        field = DATA_FLAGS[runs[RUN].task].replace("_", "-")
+        return _left_out(
+            f"The test images cannot be read: {error}. Name their folder (data.{field}) with --data FOLDER."
+        )
+
+
+def _look_at(runs: dict[str, Finished], count: int, data: Path | None, *, progress: bool) -> list[Html]:
+    examples = open_examples(runs[RUN].with_data(data))
+    models = {label: open_model(run) for label, run in runs.items()}
+    changes, healths, tolerances = {}, {}, {}
+    for label, model in models.items():
+        changes[label], healths[label] = look(
+            model, _first(examples, min(count, examples.count), label, progress=progress)
+        )
+        if isinstance(model.network, AdaptedModel):
+            tolerances[label] = model.network.config.tolerance
+    shown = [
+        warps_section(models[RUN], examples, RUN),
+        examples_section(models, changes, examples),
+        solver_section(healths, tolerances),
+    ]
+    return [element("p", examples.note, class_="note"), *shown] if examples.note else shown
+
+
+def _first(examples: Examples, count: int, label: str, *, progress: bool) -> Iterator[Example]:
+    numbers = tqdm(range(count), desc=label, unit="image", leave=False, disable=not progress)
+    return (examples.read(number) for number in numbers)
+
+
+def _left_out(why: str) -> list[Html]:
+    titles = {"warps": "Learned warps", "examples": "Examples", "solver": "Solver health"}
+    return [section(anchor, title, element("p", "Left out. ", why, class_="note")) for anchor, title in titles.items()]
+
+
+def _page(run: Finished, sections: list[Html]) -> str:
+    name = run.recipe.name or run.folder.name
+    links = [element("a", title, href=f"#{anchor}") for anchor, title in LINKS.items()]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{name} · localscale report"),
+        element("style", Html(STYLE)),
+    )
+    about = f"{run.recipe.backbone}, {type(run.recipe.method).__name__}, {run.task}, seed {run.recipe.seed}"
+    body = element("body", element("h1", name), element("p", about), element("nav", *links), *sections)
+    return join([Html("<!DOCTYPE html>\n"), element("html", head, body, lang="en"), "\n"])

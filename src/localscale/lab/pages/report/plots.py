@@ -1,0 +1,120 @@
+"""Matplotlib figures as SVG inside a page: transparent, ink in the page's own colour, nothing but the drawing."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localscale.lab.pages.report.html import Html, element
+from localscale.lab.pictures.files import new_figure
+
+__all__ = ["COLOURS", "Series", "draw_histogram", "draw_panels", "draw_scales"]
+
+INK = "#010203"  # stands for the page's text colour
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito's, told apart by all eyes
+SPAN = 5  # values that differ by less than this factor are shown on an even axis
+STYLES = ("-", "--", ":", "-.")
+Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # a label to x and y
+
+
+def draw_panels(panels: Mapping[str, Series], *, logarithmic: Sequence[str] = ()) -> Html:
+    """One figure per panel, side by side where there is room; those in ``logarithmic`` on a log axis if it helps.
+
+    >>> draw_panels({"loss": {"this run": ([1, 2], [0.5, 0.25])}}).count("<svg")
+    1
+    """
+    return element(
+        "div", *(_panel(name, series, name in logarithmic) for name, series in panels.items()), class_="panels"
+    )
+
+
+def _panel(name: str, series: Series, logarithmic: bool) -> Html:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    figure, axis = _new_axis()
+    finite = [value for _, values in series.values() for value in values if math.isfinite(value)]
+    for k, (label, (x, y)) in enumerate(series.items()):
+        marker = "o" if len(x) < 12 else None
+        style = STYLES[k % len(STYLES)]
+        axis.plot(x, y, color=COLOURS[k % len(COLOURS)], linestyle=style, marker=marker, markersize=3, label=label)
+    if logarithmic and finite and 0 < min(finite) < max(finite) / SPAN:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("epoch")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    _legend(axis)
+    return _figure(figure, name)
+
+
+def draw_scales(scales: Sequence[str], accuracies: Mapping[str, Sequence[float]], label: str) -> Html:
+    """Accuracy in percent at every scale, a line each; ``label`` says what a scale is."""
+    figure, axis = _new_axis(width=4.6)
+    for k, (name, values) in enumerate(accuracies.items()):
+        colour = COLOURS[k % len(COLOURS)]
+        axis.plot(range(len(scales)), values, color=colour, linestyle=STYLES[k % len(STYLES)], marker="o", label=name)
+    axis.set_xticks(range(len(scales)), scales)
+    axis.set_xlabel(label)
+    axis.set_ylabel("accuracy, %")
+    _legend(axis)
+    return _figure(figure, "accuracy per scale")
+
+
+def draw_histogram(values: Mapping[str, Sequence[float]], title: str, *, mark: float) -> Html:
+    """How often each size of residual occurs, on a log axis, a line per name; ``mark`` is the tolerance."""
+    figure, axis = _new_axis(width=4.6)
+    least = 1e-8  # smaller ones are rounding
+    logs = {
+        name: [math.log10(max(value, least)) for value in found if math.isfinite(value)]
+        for name, found in values.items()
+    }
+    everything = [math.log10(mark), *(value for found in logs.values() for value in found)]
+    span = (min(everything) - 0.25, max(everything) + 0.25)
+    for k, (name, found) in enumerate(logs.items()):
+        colour, style = COLOURS[k % len(COLOURS)], STYLES[k % len(STYLES)]
+        axis.hist(found, bins=24, range=span, histtype="step", color=colour, linestyle=style, linewidth=1.5, label=name)
+    axis.axvline(math.log10(mark), color=INK, linewidth=0.8, linestyle=":", label=f"tolerance {mark:g}")
+    axis.set_xlabel("residual, power of ten")
+    axis.set_ylabel("images")
+    _legend(axis)
+    return _figure(figure, title)
+
+
+def _new_axis(width: float = 3.4) -> tuple[Any, Any]:
+    figure, axes = new_figure(1, 1, width=width, height=2.3)
+    axis = axes[0, 0]
+    axis.tick_params(colors=INK, labelsize=8)
+    for name, side in axis.spines.items():
+        side.set_visible(name in ("left", "bottom"))
+        side.set_color(INK)
+    for label in (axis.xaxis.label, axis.yaxis.label, axis.yaxis.get_offset_text()):
+        label.set(color=INK, fontsize=8)
+    axis.grid(color="#888888", alpha=0.25, linewidth=0.6)
+    return figure, axis
+
+
+def _legend(axis: Any) -> None:
+    axis.legend(fontsize=7, frameon=False, labelcolor=INK)
+
+
+def _figure(figure: Any, title: str) -> Html:
+    """Only the drawing: no prologue, no metadata, no names that could clash with another figure's."""
+    import matplotlib
+
+    content = io.StringIO()
+    none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure.savefig(content, format="svg", transparent=True, metadata=none)
+    drawn = content.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)
+    drawn = re.sub(r' xmlns(:xlink)?="[^"]*"', "", drawn)
+    drawn = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawn, count=1)
+    drawn = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawn, count=1)
+    drawn = drawn.replace(INK, "currentColor").replace("<svg", '<svg role="img"', 1)
+    drawn = re.sub(r"\s*\n\s*", "\n", drawn)
+    return element("figure", element("figcaption", title), Html(drawn))

@@ -1,0 +1,84 @@
+"""What a run reached, beside its control and the paper's figure."""
+
+from __future__ import annotations
+
+from localscale.lab.pages.report.html import Html, element, join, section, table
+from localscale.lab.pages.report.plots import draw_scales
+from localscale.lab.pages.results.paper import CLASSIFICATION, PER_SCALE, SEGMENTATION, family_of_backbone
+from localscale.lab.pages.results.runs import PAPER_ROW
+from localscale.lab.runs.finished import Finished
+
+__all__ = ["per_scale_section", "scores_section"]
+
+Named = dict[str, Finished]  # "this run" and perhaps "control"
+
+
+def scores_section(runs: Named) -> Html:
+    """A row for each run, then the paper's for the same rows of its table."""
+    dense = next(iter(runs.values())).task == "objects"
+    head, line = (MASKS, _masks) if dense else (CLASSES, _classes)
+    rows = [[f"{label}: {run.recipe.name or run.folder.name}", *line(run)] for label, run in runs.items()]
+    printed = [row for row in dict.fromkeys(map(_paper, runs.values())) if row is not None]
+    rows += [[name, *figures, *["–"] * (len(head) - 3)] for name, *figures in printed]
+    note = "The paper's figures are for its own, larger backbone of that family and its own data and budget."
+    if not printed:
+        note = "The paper has no row for this recipe."
+    return section("scores", "Scores", table(head, rows), element("p", _definition(dense), " ", note, class_="note"))
+
+
+CLASSES = ("", "accuracy, %", "InvE, 10⁻²", "l2, 10⁻²", "relative, 10⁻²", "test images", "variants of each")
+MASKS = ("", "mIoU, %", "EquE", "l2", "relative", "IoU deviation, %", "test images", "scenes")
+
+
+def _classes(run: Finished) -> list[str]:
+    found = run.metrics
+    errors = [f"{100 * found['invariance_error'][kind]:.2f}" for kind in ("squared", "l2", "relative")]
+    return [f"{100 * found['accuracy']:.2f}", *errors, f"{found['images']:,}", f"{found['variants']}"]
+
+
+def _masks(run: Finished) -> list[str]:
+    found = run.metrics
+    errors = [f"{found['equivariance_error'][kind]:.4f}" for kind in ("squared", "l2", "relative")]
+    deviation = "–" if found["group_deviation"] is None else f"{100 * found['group_deviation']:.2f}"
+    return [f"{100 * found['mean_iou']:.2f}", *errors, deviation, f"{found['images']:,}", f"{found['groups']:,}"]
+
+
+def _paper(run: Finished) -> tuple[str, str, str] | None:
+    key, row = run.key_and_row
+    family, printed = family_of_backbone(key), PAPER_ROW.get(row, row)
+    table_of_task = SEGMENTATION if run.task == "objects" else CLASSIFICATION[run.task]
+    figures = table_of_task.get(family, {}).get(printed)
+    return None if figures is None else (f"paper: {printed}, {family}", *figures)
+
+
+def _definition(dense: bool) -> str:
+    if dense:
+        return (
+            "EquE is the mean squared ℓ2 between S(M(I); Φ) and M(S(I; Φ)) on softmax masks, per pixel; IoU deviation "
+            "is the standard deviation of IoU over the images of a scene."
+        )
+    return "InvE is the mean squared ℓ2 between softmax answers on an image and on its locally scaled variants."
+
+
+def per_scale_section(runs: Named) -> Html:
+    """Accuracy at each scale, where it was measured."""
+    title, measured = "Accuracy per scale", {k: run for k, run in runs.items() if "per_scale" in run.metrics}
+    if not measured:
+        note = "These runs were not measured scale by scale; runs on MNIST are with --data.bracket-count above 0."
+        return section("scales", title, element("p", note, class_="note"))
+    first = next(iter(measured.values()))
+    scales = list(first.metrics["per_scale"]["accuracy"])
+    lines, totals = {}, {}
+    for label, run in measured.items():
+        found = run.metrics["per_scale"]
+        if list(found["accuracy"]) == scales:
+            lines[label] = [100 * value for value in found["accuracy"].values()]
+            totals[label] = f"{100 * found['mean']:.2f} ± {100 * found['std']:.2f}"
+    row = first.key_and_row[1]
+    values, _, total = PER_SCALE.get(first.task, {}).get(PAPER_ROW.get(row, row), "").partition("; ")
+    if len(values.split(", ")) == len(scales):
+        lines["paper (Swin)"], totals["paper (Swin)"] = [float(value) for value in values.split(", ")], total
+    rows = [[label, *(f"{value:.2f}" for value in line), totals[label]] for label, line in lines.items()]
+    kind = "sizes of the digits" if first.task == "mnist" else "size of the object"
+    drawn = draw_scales(scales, lines, kind)
+    return section("scales", title, join([drawn, table(["", *scales, "mean ± std"], rows)]))

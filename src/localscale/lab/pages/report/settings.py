@@ -1,0 +1,93 @@
+"""What a run was: its settings, the machine, and how training went."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from localscale.lab.pages.report.html import Html, element, section, table
+from localscale.lab.pages.report.plots import Series, draw_panels
+from localscale.lab.recipes.recipe import to_dict
+from localscale.lab.runs.finished import Finished
+
+__all__ = ["curves_section", "settings_section"]
+
+Named = dict[str, Finished]
+PANELS = {"loss": "loss", "learning_rate": "learning rate", "gradient": "gradient norm"}
+PARTS = ("task", "supervision", "prior", "invariance", "equivariance")  # of the loss, where a method has them
+SITE_PANELS = {"residual": "residual", "steps": "solver steps", "displacement": "moved, % of the side"}
+LOGARITHMIC = ("loss", "gradient norm", "residual")
+
+
+def settings_section(runs: Named) -> Html:
+    """A line per setting; with a control, those that differ stand first and are marked."""
+    flat = [_flatten(to_dict(run.recipe)) for run in runs.values()]
+    names = list(dict.fromkeys(name for settings in flat for name in settings))
+    rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names]
+    differing = [[element("mark", name), *values] for name, *values in rows if len(set(values)) > 1]
+    head = ["", *runs]
+    parts: list[Html] = [table(head, _about(runs))]
+    if differing:
+        parts += [element("h3", "Settings that differ"), table(head, differing)]
+    every = element("details", element("summary", f"All {len(rows)} settings"), table(head, rows))
+    return section("settings", "Configuration", *parts, every)
+
+
+def _about(runs: Named) -> list[list[str]]:
+    def versions(run: Finished) -> str:
+        return ", ".join(f"{name} {version}" for name, version in run.result.get("versions", {}).items())
+
+    lines = {
+        "recipe": lambda run: run.recipe.name or "–",
+        "backbone": lambda run: run.recipe.backbone,
+        "method": lambda run: type(run.recipe.method).__name__,
+        "data": lambda run: run.result.get("data", "–"),
+        "seed": lambda run: str(run.recipe.seed),
+        "parameters": lambda run: f"{run.result['parameters']:,}" if "parameters" in run.result else "–",
+        "steps (skipped)": lambda run: f"{run.result.get('steps', '–')} ({run.result.get('skipped_steps', 0)})",
+        "training": lambda run: f"{run.result['seconds']['training']:.1f} s",
+        "evaluation": lambda run: f"{run.result['seconds']['evaluation']:.1f} s",
+        "machine": lambda run: str(run.result.get("machine", "–")),
+        "versions": versions,
+        "folder": lambda run: str(run.folder),
+    }
+    return [[name, *(say(run) for run in runs.values())] for name, say in lines.items()]
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _flatten(value, f"{prefix}{name}.")
+        elif name != "kind" or prefix:
+            found[f"{prefix}{name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return found
+
+
+def curves_section(runs: Named) -> Html:
+    """Loss, learning rate and gradient norm by epoch, and what the solvers did at each site of the run."""
+    logged = {label: run for label, run in runs.items() if run.log}
+    panels: dict[str, Series] = {
+        title: {label: _curve(run, name) for label, run in logged.items() if name in run.log[0]}
+        for name, title in PANELS.items()
+    }
+    run = next(iter(runs.values()))
+    if run.log:
+        panels["parts of the loss"] = {name: _curve(run, name) for name in PARTS if name in run.log[0]}
+        for kind, title in SITE_PANELS.items():
+            sites = [name for name in run.log[0] if name.endswith(f"/{kind}")]
+            factor = 100 if kind == "displacement" else 1
+            panels[title] = {name.removesuffix(f"/{kind}"): _curve(run, name, factor) for name in sites}
+    shown = {title: series for title, series in panels.items() if series}
+    parts = [draw_panels(shown, logarithmic=LOGARITHMIC)] if shown else []
+    missing = [label for label in runs if label not in logged]
+    if missing:
+        note = f"There is no log.jsonl in the folder of {' and '.join(missing)}, so nothing is drawn of its training."
+        parts.append(element("p", note, class_="note"))
+    return section("training", "Training", *parts)
+
+
+def _curve(run: Finished, name: str, factor: float = 1) -> tuple[list[float], list[float]]:
+    epochs = [float(line["epoch"]) for line in run.log]
+    values = [line.get(name) for line in run.log]
+    return epochs, [math.nan if value is None else factor * float(value) for value in values]

@@ -1,0 +1,152 @@
+"""A run's folder: its recipe, its log, its checkpoint, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localscale.errors import CheckpointError, OutputError
+from localscale.files import write_whole
+from localscale.lab.recipes.recipe import Recipe, from_dict, to_dict
+
+__all__ = ["Log", "Run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a run."""
+
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "weights.safetensors"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    @property
+    def result_file(self) -> Path:
+        return self.folder / "result.json"
+
+    def recipe(self) -> Recipe:
+        """The recipe this folder was made for."""
+        return from_dict(_read_json(self.recipe_file, "a run's recipe"))
+
+    def result(self) -> dict[str, Any] | None:
+        """What came of it, if it is finished."""
+        return _read_json(self.result_file, "a run's result") if self.result_file.exists() else None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the lock goes when this process does, however it ends."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise OutputError(f"{self.folder} cannot be made: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OutputError(
+                    f"another process is training in {self.folder}; wait for it, or choose another folder with --out"
+                ) from error
+            for draft in self.folder.glob(".*.part"):  # of processes that were killed
+                draft.unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(handle)
+
+    def claim(self, recipe: Recipe, *, resume: bool) -> None:
+        """Make the folder this recipe's, or refuse to."""
+        if not self.recipe_file.exists():
+            strange = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
+            if strange:
+                raise OutputError(
+                    f"{self.folder} holds {strange[0]} and no recipe.json; choose a new or empty folder with --out"
+                )
+        if not any(path.exists() for path in (self.log, self.checkpoint, self.weights, self.result_file)):
+            # New, or nothing came of what was tried before: there is nothing to keep.
+            write_whole(self.recipe_file, json.dumps(to_dict(recipe), indent=2) + "\n")
+            return
+        differing = _differences(to_dict(self.recipe()), to_dict(recipe))
+        if differing:
+            raise CheckpointError(
+                f"{self.folder} holds a run with other settings ({'; '.join(differing[:3])}"
+                f"{' …' if len(differing) > 3 else ''}); choose another folder with --out"
+            )
+        if self.result_file.exists() and not resume:
+            raise OutputError(f"the run in {self.folder} is finished; choose another folder with --out to repeat it")
+        if not resume:
+            raise OutputError(f"{self.folder} holds an unfinished run; add --resume to go on, or choose another --out")
+
+
+class Log:
+    """One line of JSON per epoch."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: list[dict[str, Any]] = []
+
+    def cut(self, epochs: int) -> None:
+        """Forget what was logged after the checkpoint that a run goes on from."""
+        if self.path.exists():
+            try:
+                lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+                self.lines = [line for line in lines if line["epoch"] <= epochs]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(f"{self.path} cannot be read ({error}); was it copied whole?") from error
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Keep an epoch's line."""
+        self.lines.append(line)
+
+    def write(self) -> None:
+        """Put all lines on disk."""
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines))
+
+    @property
+    def seconds(self) -> float:
+        """How long the epochs took, in however many sittings."""
+        return sum(line["seconds"] for line in self.lines)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last epoch's line."""
+        return self.lines[-1]
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for name in {**there, **here}:
+        a, b = there.get(name), here.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            found.append(f"{prefix}{name} is {a!r} there and {b!r} here")
+    return found
+
+
+def _read_json(path: Path, what: str) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"there is no {path.name} in {path.parent}, which {what} would be in") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}); was it copied whole?") from error

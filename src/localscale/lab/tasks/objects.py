@@ -1,0 +1,255 @@
+"""Locally scaled objects as a task: say what every pixel shows, wherever its object stands."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from localscale.errors import ConfigError, DataError
+from localscale.lab.data.objects import LocallyScaledObjects
+from localscale.lab.methods import RandomScaling
+from localscale.lab.randomness import Draws
+from localscale.lab.tasks.task import Criterion, Indices, Normalise, Predict, Shard, Task
+from localscale.warp import unscale
+
+__all__ = ["IGNORED", "ObjectsData", "ObjectsTask", "Pixels"]
+
+IGNORED = -100  # the label of pixels that count for nothing, as torch has it
+READERS = 8  # threads that read images; decoding leaves Python's lock alone
+
+
+@dataclass(frozen=True)
+class ObjectsData:
+    """Two folders that ``localscale data objects`` wrote: one to train on, one to be judged on."""
+
+    dense: ClassVar[bool] = True
+
+    train_root: Path | None = None
+    """Folder of training images with their masks."""
+    test_root: Path | None = None
+    """Folder of test images, in groups that differ in the objects' distances."""
+    train_limit: int | None = None
+    """At most so many training images, the first ones; all by default."""
+    test_limit: int | None = None
+    """At most so many test images."""
+    image_size: int = 256
+    """Side in pixels; the images have it already."""
+    background_weight: float = 0.1
+    """Of background pixels in the loss; pixels of objects weigh 1."""
+    ignore_index: int | None = None
+    """Label of pixels that count for nothing, neither in the loss nor in an IoU."""
+    variants: int = 1
+    """Random scalings of each test image, for EquE."""
+    scaling: RandomScaling = field(default_factory=RandomScaling)
+    """Φ of EquE."""
+    data_seed: int = 0
+    """Of the scalings that EquE is measured with."""
+
+    def check(self) -> None:
+        """Refuse what cannot be measured."""
+        self.scaling.check()
+        limits = [limit for limit in (self.train_limit, self.test_limit) if limit is not None]
+        if min(self.variants, self.image_size, *limits) < 1:
+            raise ConfigError(
+                f"variants {self.variants}, image_size {self.image_size}, train_limit {self.train_limit}, test_limit "
+                f"{self.test_limit}; expected at least 1"
+            )
+        if not 0 <= self.background_weight < float("inf"):
+            raise ConfigError(f"background_weight is {self.background_weight}; expected a finite number, 0 or more")
+
+    def task(self, normalise: Normalise, batch_size: int) -> ObjectsTask:
+        """The task itself; reads all images."""
+        return ObjectsTask(self, normalise, batch_size)
+
+
+class ObjectsTask(Task):
+    """Name the class of every pixel: 0 is background, then one number per object.
+
+    All images and masks are held in memory, and those to train on on the training device: 2 GB for the paper's 6,000.
+    """
+
+    dense = True
+
+    def __init__(self, data: ObjectsData, normalise: Normalise, batch_size: int) -> None:
+        self.data, self.normalise, self.batch_size = data, normalise, batch_size
+        train, test = (_open(getattr(data, name), name) for name in ("train_root", "test_root"))
+        if train.classes != test.classes:
+            strange = sorted(set(train.classes) ^ set(test.classes))[:1] or ["their order"]
+            raise DataError(
+                f"{data.train_root} has {len(train.classes)} classes and {data.test_root} {len(test.classes)}, which "
+                f"differ in {strange[0]}; make both from the same meshes"
+            )
+        self.classes = len(train.classes)
+        self.train = Pixels.read(train, data, data.train_limit)
+        self.test = Pixels.read(test, data, data.test_limit)
+        self.train_count = len(self.train.images)
+        self._on_device: Pixels | None = None
+
+    def describe(self) -> str:
+        groups = len(self.test.groups.unique())
+        return (
+            f"{self.train_count:,} training images; {len(self.test.images):,} test images of {groups:,} scenes; "
+            f"{self.classes} classes, background among them; EquE with {self.data.scaling}"
+        )
+
+    def criterion(self, label_smoothing: float) -> Criterion:
+        return functools.partial(
+            pixel_cross_entropy, background_weight=self.data.background_weight, label_smoothing=label_smoothing
+        )
+
+    def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, None]]:
+        return ((indices, None) for indices in batches)
+
+    def images(self, indices: Indices, loaded: None, device: torch.device) -> tuple[Tensor, Tensor]:
+        if self._on_device is None:
+            self._on_device = self.train.to(device)
+        return self._on_device.take(indices.images.to(device, non_blocking=True))
+
+    def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
+        """mIoU, EquE with its floor, and how evenly the images of a scene are answered."""
+        from localscale.metrics import image_iou
+        from localscale.metrics.streaming import EquivarianceError, EquivarianceFloor, GroupConsistency, mean_iou
+
+        data, kinds = self.data, ("squared", "l2", "relative")
+        iou = mean_iou(self.classes, ignore_index=IGNORED).to(device)
+        errors = {kind: EquivarianceError(kind).to(device) for kind in kinds}
+        floors = {kind: EquivarianceFloor(self.classes, kind).to(device) for kind in kinds}
+        groups, group_of = self.test.groups.unique(return_inverse=True)
+        consistency = GroupConsistency(len(groups)).to(device)
+        mine = torch.arange(shard.rank, len(self.test.images), shard.world)
+        bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
+        with torch.no_grad(), bar:
+            for index in mine.split(self.batch_size) if len(mine) else ():
+                images, labels = (tensor.to(device) for tensor in self.test.take(index))
+                logits = predict(self.normalise(images)).float()
+                iou.update(logits, labels)
+                each = image_iou(logits.argmax(1), labels, self.classes, ignore_index=IGNORED)
+                consistency.update(each, group_of[index].to(device))
+                answer = logits.softmax(1)
+                for variant in range(data.variants):
+                    u = data.scaling.maps(Draws(data.data_seed, index.to(device)), f"evaluation/{variant}")
+                    scaled = predict(self.normalise(unscale(images, u))).float().softmax(1)
+                    for error in errors.values():
+                        error.update(answer, scaled, u.inverse())
+                    for floor in floors.values():
+                        floor.update(labels, u.inverse())
+                bar.update(len(index))
+        return {
+            "images": len(self.test.images),
+            "variants": data.variants,
+            "mean_iou": float(iou.compute()),
+            "equivariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
+            "equivariance_floor": {kind: float(floor.compute()) for kind, floor in floors.items()},
+            "group_deviation": _or_none(float(consistency.compute())),
+            "groups": len(groups),
+        }
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """A dataset in memory: images ``(N, 3, H, W)`` in 8 bits, labels ``(N, H, W)`` in 16, and each one's scene."""
+
+    images: Tensor
+    labels: Tensor
+    groups: Tensor
+
+    @classmethod
+    def read(cls, dataset: LocallyScaledObjects, data: ObjectsData, limit: int | None) -> Pixels:
+        """Read and check ``dataset``, its first ``limit`` images."""
+        count = len(dataset) if limit is None else min(limit, len(dataset))
+        if not count:
+            raise DataError(f"{dataset.root} has no images; make some with localscale data objects")
+        size = (data.image_size, data.image_size)
+        images, labels = torch.empty(count, 3, *size, dtype=torch.uint8), torch.empty(count, *size, dtype=torch.int16)
+        groups = torch.empty(count, dtype=torch.int64)
+
+        def read_one(index: int) -> None:
+            item = dataset[index]
+            key = dataset.stored.records[index]["key"]
+            pixels = torch.from_numpy(np.asarray(item.image.convert("RGB")).copy()).movedim(-1, 0)
+            check_masks(pixels, item.classes, len(dataset.classes), data, f"sample {key} in {dataset.root}")
+            if data.ignore_index is not None:
+                item.classes[item.classes == data.ignore_index] = IGNORED
+            images[index], labels[index], groups[index] = pixels, item.classes, item.group
+
+        with ThreadPoolExecutor(READERS) as pool:
+            for _ in pool.map(read_one, range(count)):
+                pass
+        return cls(images, labels, groups)
+
+    def to(self, device: torch.device) -> Pixels:
+        """The same on ``device``."""
+        return Pixels(self.images.to(device), self.labels.to(device), self.groups.to(device))
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Images in [0,1] and labels, int64, of some samples."""
+        return self.images[index].float() / 255, self.labels[index].long()
+
+
+def check_masks(image: Tensor, labels: Tensor, classes: int, data: ObjectsData, what: str) -> None:
+    """Refuse an image ``(3, H, W)`` and labels ``(H, W)`` that do not fit each other, or the settings."""
+    size = data.image_size
+    if labels.shape != image.shape[1:]:
+        raise DataError(
+            f"{what}: the mask is {_by(labels.shape)} and the image {_by(image.shape[1:])}; make the dataset again"
+        )
+    if tuple(image.shape[1:]) != (size, size):
+        raise DataError(
+            f"{what}: the image is {_by(image.shape[1:])}, expected {size}×{size}; "
+            f"add --data.image-size {image.shape[1]}, or make the dataset with --image-size {size}"
+        )
+    strange = (labels < 0) | (labels >= classes)
+    if data.ignore_index is not None:
+        strange &= labels != data.ignore_index
+    if strange.any():
+        raise DataError(
+            f"{what}: label {int(labels[strange][0])} is outside the {classes} classes, 0 to {classes - 1}; "
+            "if it marks pixels to leave out, add --data.ignore-index"
+        )
+
+
+def pixel_cross_entropy(
+    logits: Tensor, labels: Tensor, *, background_weight: float, label_smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy of every pixel, the background (class 0) weighing less (App. A1); a weighted mean.
+
+    >>> pixel_cross_entropy(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long), background_weight=0.1)
+    tensor(0.6931)
+    """
+    logits = logits.float()
+    weights = logits.new_ones(logits.shape[1])
+    weights[:1].fill_(background_weight)  # an assignment would copy from the host, which no CUDA graph can record
+    each = F.cross_entropy(
+        logits, labels, weights, reduction="none", ignore_index=IGNORED, label_smoothing=label_smoothing
+    )
+    # Our own mean: torch's is NaN for a batch in which no pixel weighs anything.
+    total = torch.where(labels == IGNORED, 0, weights[labels.clamp_min(0)]).sum()
+    return torch.where(total > 0, each.sum() / total.clamp_min(1e-6), 0 * each.sum())
+
+
+def _open(root: Path | None, name: str) -> LocallyScaledObjects:
+    if root is None:
+        raise ConfigError(
+            f"--data.{name.replace('_', '-')} is needed: make it with localscale data objects --out FOLDER"
+        )
+    return LocallyScaledObjects(root)
+
+
+def _or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(value) else value
+
+
+def _by(shape: Any) -> str:
+    return "×".join(map(str, shape))

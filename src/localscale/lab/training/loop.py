@@ -1,0 +1,212 @@
+"""The training loop: one for every method, on one CPU, one GPU or many (``accelerate launch``)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast, set_seed
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from localscale.errors import ConfigError, TrainingError
+from localscale.lab.backbones.catalogue import repeated_blocks
+from localscale.lab.methods import TrainingStep
+from localscale.lab.randomness import Draws
+from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.tasks.task import Batches, Shard, Task, seed_of
+from localscale.lab.training.graph import Replayed
+from localscale.lab.training.memory import memory_advice
+from localscale.lab.training.optimization import Schedule
+from localscale.lab.training.regularization import mixing, smoothing
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Epoch", "Loop", "Position"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to: means over its steps of everything logged, and how long it took."""
+
+    number: int
+    scalars: dict[str, float]
+    skipped: int
+    seconds: float
+
+
+@dataclass
+class Position:
+    """Where a run stands; with the weights and the optimizer's state it is all that a run depends on."""
+
+    step: int = 0
+    skipped: int = 0
+    schedule: dict[str, Any] = field(default_factory=dict)
+
+
+class Loop:
+    """Model, optimizer and data of a recipe, ready to train.
+
+    Everything random is a function of the seed and the step, so a run that is taken up at a step goes on as if it had
+    never stopped. Order and scaling are drawn for each sample, so several processes draw what one would; drop path,
+    dropout, mixup and erasing are drawn by each process for itself, and batch statistics are of its own share.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        backbone: nn.Module,
+        task: Task,
+        accelerator: Accelerator,
+        *,
+        cuda_graph: bool = True,
+        compile_blocks: bool = False,
+    ) -> None:
+        self.recipe, self.task, self.accelerator = recipe, task, accelerator
+        settings = recipe.optimization
+        self.shard = Shard(accelerator.process_index, accelerator.num_processes)
+        self.batches = Batches(task.train_count, settings.batch_size, recipe.seed, self.shard)
+        share = settings.batch_size // self.shard.world
+        if (recipe.regularization.mixup or recipe.regularization.cutmix) and share % 2:
+            raise ConfigError(
+                f"mixup needs an even number of images in each process, not {share}; "
+                f"try --batch-size {(share + 1) * self.shard.world}"
+            )
+        if recipe.head_norm and share < 2:
+            raise ConfigError(
+                f"head_norm compares the images of a batch, and each process has {share}; "
+                f"try --batch-size {2 * self.shard.world}"
+            )
+        groups = settings.backbone_groups(backbone)
+        blocks = repeated_blocks(backbone) if compile_blocks else []
+        if compile_blocks and not blocks:
+            logger.warning("%s repeats no blocks: nothing is compiled", type(backbone).__name__)
+        self.model = recipe.build(backbone)
+        if blocks:  # older versions of torch count all shapes of all blocks together, and give up at eight
+            torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        for block in blocks:
+            block.compile(dynamic=False)  # one graph for blocks of all shapes takes minutes
+        replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
+        self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
+        self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
+        self.position = Position(schedule=self.schedule.state())
+        self._mix = mixing(recipe.regularization, task.classes)
+        step = TrainingStep(self.model, recipe.method, task.criterion(smoothing(recipe.regularization)))
+        self._step, self._optimizer = accelerator.prepare(step, self.optimizer)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        self._statistics = [buffer for norm in norms for buffer in norm.buffers()]
+        self._update: Callable[..., dict[str, Tensor]] = Replayed(self._take_step) if replayed else self._take_step
+
+    @property
+    def total_steps(self) -> int:
+        """Steps from the first to the last."""
+        return self.recipe.optimization.epochs * self.batches.per_epoch
+
+    def restore(self, position: Position) -> None:
+        """Go on from ``position``; the weights and the optimizer's state are loaded by then."""
+        self.position = position
+        self.schedule.restore(position.schedule)
+
+    def run(self, after_epoch: Callable[[Epoch], None], *, progress: bool) -> None:
+        """Train to the last step, telling ``after_epoch`` of every epoch."""
+        bar = tqdm(
+            total=self.total_steps, initial=self.position.step, desc="training", unit="step", disable=not progress
+        )
+        self._step.train()
+        sums, started = _Sums(), time.perf_counter()
+        with bar, memory_advice(self.recipe.optimization.batch_size):
+            steps = self.batches.steps(self.position.step, self.total_steps)
+            for indices, loaded in self.task.load(steps, self.recipe.seed):
+                sums.add(self.one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
+                bar.update()
+                self.position.step = indices.step + 1
+                if self.position.step % self.batches.per_epoch == 0:
+                    epoch = self._finish_epoch(sums, started)
+                    bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
+                    after_epoch(epoch)
+                    sums, started = _Sums(), time.perf_counter()
+        for buffer in self._statistics:  # each process has its own by now; the first one's are kept
+            buffer.copy_(broadcast(buffer))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.accelerator.device
+
+    def one_step(self, step: int, samples: Tensor, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Train on one batch, images in [0,1] and labels; return what is logged, on the device."""
+        set_seed(seed_of(self.recipe.seed, "step", step, self.shard.rank))
+        samples = samples.to(self.device, non_blocking=True)
+        images, labels = batch
+        if self._mix is not None:
+            images, labels = self._mix(*self._augment(images, labels, samples))
+        self.schedule.before_step(step)
+        return self._update(images, labels, samples)
+
+    def _augment(self, images: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Scaled and normalised images, and their labels, scaled with them where every pixel has one."""
+        draws = Draws(self.recipe.seed, samples)
+        if self.task.dense:
+            images, labels = self.recipe.augmentation.both(images, labels, draws)
+        else:
+            images = self.recipe.augmentation(images, draws)
+        return self.task.normalise(images), labels
+
+    def _take_step(self, images: Tensor, labels: Tensor, samples: Tensor) -> dict[str, Tensor]:
+        """Forward, backward and update, without ever looking at a number from the host."""
+        accelerator = self.accelerator
+        if self._mix is None:
+            images, labels = self._augment(images, labels, samples)
+        before = [buffer.clone() for buffer in self._statistics]
+        self._optimizer.zero_grad()
+        scalars = self._step(images, labels, self.recipe.seed, samples)
+        accelerator.backward(scalars["loss"])
+        # Loss and norm are the same in all processes, so that they skip together.
+        scalars["gradient"] = accelerator.clip_grad_norm_(self.parameters, self.recipe.optimization.clip or math.inf)
+        loss = accelerator.reduce(scalars["loss"].detach(), "mean")
+        finite = torch.isfinite(loss) & torch.isfinite(scalars["gradient"])
+        # Where this is one the fused optimizer leaves everything as it was, as it does for a gradient scaler.
+        self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self._optimizer.step()
+        for buffer, old in zip(self._statistics, before, strict=True):
+            buffer.copy_(torch.where(finite, buffer, old))
+        return {name: torch.where(finite, value.detach(), 0) for name, value in scalars.items()} | {"taken": finite}
+
+    def _finish_epoch(self, sums: _Sums, started: float) -> Epoch:
+        names, values = list(sums.totals), torch.stack([v.double() for v in sums.totals.values()])
+        summed = dict(zip(names, self.accelerator.reduce(values, "mean").tolist(), strict=True))
+        taken = summed.pop("taken")
+        skipped = round(sums.steps - taken)
+        scalars = {name: value / taken if taken else math.nan for name, value in summed.items()}
+        scalars["learning_rate"] = self.recipe.optimization.learning_rate * self.schedule.factor(self.position.step - 1)
+        self.schedule.after_epoch(scalars["loss"])
+        self.position.schedule = self.schedule.state()
+        self.position.skipped += skipped
+        if self.position.skipped > self.recipe.max_skipped:
+            raise TrainingError(
+                f"{self.position.skipped} steps had a loss or gradient that is not finite and were skipped, more than "
+                f"--max-skipped {self.recipe.max_skipped} allows; lower --learning-rate or --canonicalizer-rate, or "
+                "look at the images"
+            )
+        number = self.position.step // self.batches.per_epoch
+        return Epoch(number, scalars, skipped, time.perf_counter() - started)
+
+
+class _Sums:
+    """Running sums that stay on the device until they are read."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, Tensor] = {}
+        self.steps = 0
+
+    def add(self, scalars: dict[str, Tensor]) -> None:
+        self.steps += 1
+        for name, value in scalars.items():
+            self.totals[name] = self.totals[name] + value if name in self.totals else value.float().clone()

@@ -1,0 +1,246 @@
+"""Training and evaluating a recipe in a run's folder, through any interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import nn
+
+from localscale.errors import CheckpointError, ConfigError, near_misses
+from localscale.extras import require
+from localscale.files import write_whole
+from localscale.lab.recipes.recipe import Recipe, to_dict
+from localscale.lab.runs.run import Log, Run
+from localscale.lab.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
+from localscale.lab.training.evaluation import evaluate
+from localscale.lab.training.loop import Epoch, Loop, Position
+from localscale.lab.training.models import create_model, make_task
+from localscale.machine import machine, versions
+
+__all__ = ["evaluate_run", "load_run", "make_backbone", "train"]
+
+TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # and the extra that brings each
+PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    trackers: tuple[str, ...] = (),
+    cpu: bool = False,
+    cuda_graph: bool = True,
+    compile_blocks: bool = False,
+    checkpoint_seconds: float = 60.0,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Train and evaluate ``recipe`` in ``folder``; return its result, which is also ``result.json`` there.
+
+    Args:
+        recipe: what to do.
+        folder: where; new or empty unless ``resume``.
+        resume: go on from the folder's last checkpoint; without one, begin.
+        trackers: any of ``"tensorboard"`` and ``"wandb"``; ``log.jsonl`` is always written.
+        cpu: leave a GPU alone.
+        cuda_graph: on one GPU, record a step once and replay it, several times as fast for small backbones.
+        compile_blocks: compile the blocks that the backbone repeats.
+        checkpoint_seconds: after an epoch, write a checkpoint if the last one is older than this.
+        progress: show bars.
+    """
+    recipe.check()
+    run = Run(folder)
+    accelerator = _accelerator(recipe, run, trackers, cpu=cpu)
+    with run.locked() if accelerator.is_main_process else contextlib.nullcontext():
+        if accelerator.is_main_process:
+            run.claim(recipe, resume=resume)
+        accelerator.wait_for_everyone()
+        if trackers:
+            accelerator.init_trackers("localscale", config={"recipe": json.dumps(to_dict(recipe))})
+        found = run.result()
+        if found is None:
+            show = progress and accelerator.is_main_process
+            found = _train(
+                recipe,
+                run,
+                accelerator,
+                checkpoint_seconds,
+                cuda_graph=cuda_graph,
+                compile_blocks=compile_blocks,
+                progress=show,
+            )
+        accelerator.end_training()
+    return found
+
+
+def _train(
+    recipe: Recipe,
+    run: Run,
+    accelerator: Accelerator,
+    checkpoint_seconds: float,
+    *,
+    cuda_graph: bool,
+    compile_blocks: bool,
+    progress: bool,
+) -> dict[str, Any]:
+    torch.manual_seed(recipe.seed)
+    backbone, task = make_backbone(recipe)
+    loop = Loop(recipe, backbone, task, accelerator, cuda_graph=cuda_graph, compile_blocks=compile_blocks)
+    if run.checkpoint.exists():
+        state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
+        loop.restore(Position(**state["position"]))
+    epochs = Log(run.log)
+    epochs.cut(loop.position.step // loop.batches.per_epoch)
+    saved = time.monotonic()
+
+    def after_epoch(epoch: Epoch) -> None:
+        nonlocal saved
+        epochs.add({"epoch": epoch.number, "seconds": epoch.seconds, "skipped": epoch.skipped, **epoch.scalars})
+        accelerator.log(epoch.scalars, step=epoch.number)
+        if accelerator.is_main_process:
+            epochs.write()
+        if accelerator.is_main_process and time.monotonic() - saved >= checkpoint_seconds:
+            write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+            saved = time.monotonic()
+
+    loop.run(after_epoch, progress=progress)
+    if accelerator.is_main_process:
+        # The last checkpoint: an interruption while evaluating costs no training.
+        write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+    started = time.perf_counter()
+    metrics = evaluate(
+        loop.model,
+        task,
+        accelerator,
+        batch_size=recipe.optimization.batch_size,
+        progress=progress,
+        cuda_graph=cuda_graph,
+    )
+    result = {
+        "name": recipe.name,
+        "seed": recipe.seed,
+        "metrics": metrics,
+        "data": task.describe(),
+        "classes": task.classes,
+        "steps": loop.total_steps,
+        "skipped_steps": loop.position.skipped,
+        "seconds": {"training": epochs.seconds, "evaluation": time.perf_counter() - started},
+        "processes": accelerator.num_processes,
+        "machine": machine(accelerator.device),
+        "parameters": sum(p.numel() for p in loop.model.parameters()),
+        "last_epoch": epochs.last,
+        "versions": versions(PACKAGES),
+        "recipe": to_dict(recipe),
+    }
+    if accelerator.is_main_process:
+        write_weights(run.weights, loop.model, {"name": recipe.name})
+        write_whole(run.result_file, json.dumps(result, indent=2) + "\n")
+        run.checkpoint.unlink(missing_ok=True)
+    return result
+
+
+def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:
+    """The backbone with its start weights, and the task."""
+    if recipe.needs_start and recipe.start is None:
+        raise ConfigError(
+            f"{recipe.name} goes on from a finished run of {recipe.needs_start}: train that first, then add "
+            f"--start runs/{recipe.needs_start}/seed{recipe.seed}"
+        )
+    task = make_task(recipe)
+    pretrained = "none" if recipe.start is not None else recipe.pretrained
+    backbone = create_model(recipe, task.classes, pretrained=pretrained, fresh_head=task.fresh_head)
+    if recipe.start is not None:
+        _start_from(backbone, recipe, task.classes)
+    return backbone, task
+
+
+def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
+    assert recipe.start is not None
+    earlier = Run(recipe.start)
+    before = earlier.recipe()
+    if earlier.result() is None:
+        raise CheckpointError(f"the run in {recipe.start} is not finished; finish it with --resume first")
+    if before.backbone != recipe.backbone:
+        raise CheckpointError(
+            f"{recipe.start} trained {before.backbone}, not {recipe.backbone}; start from a run of the same backbone"
+        )
+    if before.data.image_size != recipe.data.image_size:
+        raise CheckpointError(
+            f"{recipe.start} trained on images of {before.data.image_size} px, not {recipe.data.image_size}; "
+            f"add --data.image-size {before.data.image_size}"
+        )
+    if recipe.data.dense and before.head_width != recipe.head_width:
+        raise CheckpointError(
+            f"{recipe.start} trained a head of {before.head_width} channels, not {recipe.head_width}; "
+            f"add --head-width {before.head_width}"
+        )
+    if before.head_norm != recipe.head_norm:
+        raise CheckpointError(
+            f"{recipe.start} trained {'with' if before.head_norm else 'without'} a norm before the classifier; add "
+            f"--{'' if before.head_norm else 'no-'}head-norm"
+        )
+    model = before.build(backbone)
+    try:
+        read_weights(earlier.weights, model)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; this task has {classes} classes") from error
+    unwrap = getattr(model, "unwrap", None)
+    if unwrap is not None:
+        unwrap()
+
+
+def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
+    """The trained model of a finished run, ready to be asked.
+
+    >>> model = load_run("runs/mnist-deit_tiny-dec/seed0")  # doctest: +SKIP
+    """
+    run = Run(Path(folder))
+    recipe = run.recipe()
+    if run.result() is None:
+        raise CheckpointError(f"the run in {folder} is not finished; finish it with --resume first")
+    result = run.result()
+    assert result is not None
+    model = recipe.build(create_model(recipe, result["classes"], pretrained="none"))
+    read_weights(run.weights, model)
+    return model.to(device).eval()
+
+
+def evaluate_run(
+    folder: Path, recipe: Recipe, *, cpu: bool = False, cuda_graph: bool = True, progress: bool = False
+) -> dict[str, Any]:
+    """Measure a finished run again, with the data of ``recipe``, which may differ from the run's own."""
+    recipe.check()
+    run = Run(folder)
+    accelerator = _accelerator(recipe, run, (), cpu=cpu)
+    own = run.recipe()
+    if (own.backbone, own.data.image_size) != (recipe.backbone, recipe.data.image_size):
+        raise CheckpointError(
+            f"the run in {folder} is of {own.backbone} at {own.data.image_size} px, "
+            f"not of {recipe.backbone} at {recipe.data.image_size} px"
+        )
+    model = load_run(folder, device=str(accelerator.device))
+    task = make_task(recipe)
+    classes = (run.result() or {})["classes"]
+    if classes != task.classes:
+        raise CheckpointError(f"the run in {folder} answers with {classes} classes; these data have {task.classes}")
+    batch_size = recipe.optimization.batch_size
+    return evaluate(model, task, accelerator, batch_size=batch_size, progress=progress, cuda_graph=cuda_graph)
+
+
+def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bool) -> Accelerator:
+    for tracker in trackers:
+        if tracker not in TRACKERS:
+            raise ConfigError(f"no tracker {tracker!r}: {near_misses(tracker, TRACKERS)}")
+        require(tracker, TRACKERS[tracker])
+    AcceleratorState._reset_state()  # accelerate keeps the last one's precision otherwise
+    accelerator = Accelerator(
+        mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder
+    )
+    return accelerator

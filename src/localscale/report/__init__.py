@@ -1,9 +1,0 @@
-"""One self-contained page about a finished run (extra: figures).
-
->>> from localscale.report import write_report
->>> write_report(Path("runs/dec"), control=Path("runs/aug"), out=Path("report.html"))  # doctest: +SKIP
-"""
-
-from localscale.report.page import render_report, write_report
-
-__all__ = ["render_report", "write_report"]

@@ -1,6 +1,0 @@
-"""Results on disk as pages: what was measured, by which command, with the paper's figures beside."""
-
-from localscale.results.markdown import render_table
-from localscale.results.page import render_page
-
-__all__ = ["render_page", "render_table"]

@@ -1,0 +1,273 @@
+"""Saving and loading adapted models."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from backbones import (
+    BACKBONES,
+    CUSTOM,
+    RESNET,
+    TRANSFORMERS,
+    VIT,
+    logits,
+    randomise_heads,
+    save_trained,
+    train_head,
+    trained,
+)
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import localscale
+from localscale import AdaptedModel, DECConfig, Site
+from localscale.adaptation import storage
+
+FILES = ["README.md", "config.json", "model.safetensors"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_trained(tmp_path)
+
+
+def answer(model: nn.Module, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return logits(model.eval()(images))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def own_tensors(model: AdaptedModel) -> set[str]:
+    return {f"canonicalizers.{path}.{name}" for path, c in model.canonicalizers.items() for name in c.state_dict()}
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("name", ["timm ViT", "timm Swin", "timm ResNet", "transformers ViT", "torchvision ViT"])
+@pytest.mark.parametrize("source", ["latent", "image"])
+def test_round_trip_on_a_fresh_base(name: str, source: str, tmp_path: Path):
+    backbone = BACKBONES[name]
+    model, images = trained(backbone, source=source), backbone.images()
+    model.save_pretrained(tmp_path)
+    base = backbone.build()
+    assert not torch.equal(answer(base, images), answer(model, images))
+    loaded = AdaptedModel.from_pretrained(tmp_path, base)
+    assert loaded.base is base
+    assert loaded.config == model.config
+    assert loaded.sites == model.sites
+    assert loaded.input_size == model.input_size
+    assert torch.equal(answer(loaded, images), answer(model, images))
+    assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model), "an unchanged base is not saved"
+
+
+@pytest.mark.parametrize("update", ["direct", "compose", "gradient"])
+@pytest.mark.parametrize("family", ["grid", "separable"])
+def test_every_setting_comes_back(update: str, family: str, tmp_path: Path):
+    settings = {"update": update, "family": family, "knots": ((5, 3), 4), "fixed_steps": True, "guard": None}
+    model = randomise_heads(VIT.adapted(max_steps=3, temperature=2.0, gradient="phantom(2)", **settings))
+    model.save_pretrained(str(tmp_path / "new" / "folder"))
+    loaded = AdaptedModel.from_pretrained(str(tmp_path / "new" / "folder"), VIT.build())
+    assert loaded.config == model.config
+    assert torch.equal(answer(loaded, VIT.images()), answer(model, VIT.images()))
+
+
+def test_a_described_site_comes_back(tmp_path: Path):
+    backbone = CUSTOM["custom tokens"]
+    model = trained(backbone)
+    model.save_pretrained(tmp_path)
+    loaded = AdaptedModel.from_pretrained(tmp_path, backbone.build())
+    assert loaded.sites[1] == backbone.site
+    assert isinstance(loaded.config.sites[1], Site)
+    assert torch.equal(answer(loaded, backbone.images()), answer(model, backbone.images()))
+
+
+def test_sites_within_sites_come_back(tmp_path: Path):
+    model = trained(RESNET, sites=("layer1", "layer1.0"))
+    with torch.no_grad():
+        model.base.layer1.wrapped[0].wrapped.conv1.weight.mul_(1.1)
+    model.save_pretrained(tmp_path)
+    assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model) | {"base.layer1.0.conv1.weight"}
+    loaded = AdaptedModel.from_pretrained(tmp_path, RESNET.build())
+    assert torch.equal(answer(loaded, RESNET.images()), answer(model, RESNET.images()))
+
+
+def test_half_precision_comes_back(tmp_path: Path):
+    model, images = trained().half(), VIT.images().half()
+    model.save_pretrained(tmp_path)
+    loaded = AdaptedModel.from_pretrained(tmp_path, VIT.build().half())
+    assert torch.equal(answer(loaded, images), answer(model, images))
+
+
+# What is saved
+
+
+def test_a_trained_head_is_saved_and_kept_when_saved_again(tmp_path: Path):
+    model, images = train_head(trained()), VIT.images()
+    expected = answer(model, images)
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        model.save_pretrained(folder)
+        saved = load_file(folder / "model.safetensors")
+        assert set(saved) == own_tensors(model) | {"base.head.weight", "base.head.bias"}
+        assert torch.equal(saved["base.head.bias"], model.base.head.bias)
+        model = AdaptedModel.from_pretrained(folder, VIT.build())
+        assert torch.equal(answer(model, images), expected)
+    first, second = (contents(tmp_path / name) for name in ("first", "second"))
+    assert first == second
+
+
+def test_a_head_trained_on_after_loading_is_saved(tmp_path: Path):
+    train_head(trained()).save_pretrained(tmp_path / "first")
+    model = train_head(AdaptedModel.from_pretrained(tmp_path / "first", VIT.build()))
+    model.save_pretrained(tmp_path / "second")
+    loaded = AdaptedModel.from_pretrained(tmp_path / "second", VIT.build())
+    assert torch.equal(answer(loaded, VIT.images()), answer(model, VIT.images()))
+
+
+def test_a_head_the_base_had_already_is_saved_again(tmp_path: Path):
+    """The base that comes out of a trained model has the trained head; whoever loads next may not."""
+    model = train_head(trained())
+    expected = answer(model, VIT.images())
+    model.save_pretrained(tmp_path / "first")
+    AdaptedModel.from_pretrained(tmp_path / "first", model.unwrap()).save_pretrained(tmp_path / "second")
+    loaded = AdaptedModel.from_pretrained(tmp_path / "second", VIT.build())
+    assert torch.equal(answer(loaded, VIT.images()), expected)
+
+
+def test_full_fine_tuning_saves_everything(tmp_path: Path):
+    model, images = trained(), VIT.images()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01)
+    model.save_pretrained(tmp_path)
+    names = {f"base.{name}" for name in VIT.build().state_dict()}
+    assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model) | names
+    loaded = AdaptedModel.from_pretrained(tmp_path, VIT.build(seed=5))  # other weights: all are replaced, no warning
+    assert torch.equal(answer(loaded, images), answer(model, images))
+
+
+def test_running_statistics_that_training_changed_are_saved(tmp_path: Path):
+    model, images = trained(RESNET), RESNET.images(4)
+    with torch.no_grad():
+        model.train()(images)
+    model.save_pretrained(tmp_path)
+    saved = {name.removeprefix("base.") for name in load_file(tmp_path / "model.safetensors") if name[:5] == "base."}
+    assert saved == {name for name, _ in RESNET.build().named_buffers()}
+    loaded = AdaptedModel.from_pretrained(tmp_path, RESNET.build())
+    assert torch.equal(answer(loaded, images), answer(model, images))
+
+
+def test_three_files_and_nothing_else(folder: Path):
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    trained().save_pretrained(folder)
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+
+
+def test_the_description_names_the_base_and_the_versions(folder: Path):
+    description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert description["base_model"] == {
+        "class": "timm.models.vision_transformer.VisionTransformer",
+        "name": "vit_tiny_patch16_224",
+    }
+    assert description["input_size"] == [3, 64, 64]
+    assert DECConfig.from_dict(description["config"]).sites == ("input", "blocks.0")
+    assert description["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert {"python", "localscale", "timm", "safetensors"} <= set(description["versions"])
+
+
+def test_the_card_names_the_base_and_the_sites(folder: Path):
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "base_model: vit_tiny_patch16_224" in card
+    assert "# vit_tiny_patch16_224 with deep equilibrium canonicalizers" in card
+    assert "| sites | `input`, `blocks.0` |" in card
+    assert "| family, update | grid, direct |" in card
+    assert "| base tensors that differ from the base model | 0 |" in card
+    assert f"torch {torch.__version__.split('+')[0]}" in card
+
+
+def test_the_card_of_a_transformers_model(tmp_path: Path):
+    trained(TRANSFORMERS["transformers ViT"]).save_pretrained(tmp_path)
+    assert "base_model: ViTForImageClassification" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_no_pickle_anywhere():
+    sources = list(Path(localscale.__file__).parent.rglob("*.py"))
+    assert len(sources) > 20
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        words = ["torch.load(", "torch.save("]
+        if path.name != "cluster.py":  # where items travel between Ray's actors, and never come from a file
+            words += ["import pickle", "pickle."]
+        for word in words:
+            assert word not in text, f"{path} uses {word}"
+
+
+# Other base weights
+
+
+def test_other_base_weights_are_told(folder: Path):
+    base = VIT.build(seed=5)
+    with pytest.warns(UserWarning, match="weights are not the ones") as caught:
+        AdaptedModel.from_pretrained(folder, base)
+    assert [str(warning.message) for warning in caught] == [
+        f"the base model's weights are not the ones {folder} was trained with (vit_tiny_patch16_224); "
+        "load those before calling from_pretrained"
+    ]
+    assert caught[0].filename == __file__, "the warning points at the caller"
+
+
+def test_other_weights_beside_a_trained_head_are_told(tmp_path: Path):
+    train_head(trained()).save_pretrained(tmp_path)
+    base = VIT.build()
+    with torch.no_grad():
+        base.head.weight.zero_()  # replaced on loading: of no account
+    AdaptedModel.from_pretrained(tmp_path, base).unwrap()
+    with torch.no_grad():
+        base.norm.weight.add_(1)
+    with pytest.warns(UserWarning, match="weights are not the ones"):
+        AdaptedModel.from_pretrained(tmp_path, base)
+
+
+# A disk that fills up
+
+
+def full_disk(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+
+
+def broken_save_file(tensors, path, metadata):
+    Path(path).write_bytes(b"half a file")
+    full_disk()
+
+
+def test_a_failing_write_leaves_the_old_files(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    before = contents(folder)
+    monkeypatch.setattr(storage, "save_file", broken_save_file)
+    with pytest.raises(OSError, match="No space left"):
+        train_head(trained()).save_pretrained(folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("broken", ["README.md", "config.json"])
+def test_a_write_that_fails_late_leaves_all_old_files(broken: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """New weights beside an old config.json would be another model than either."""
+    before, write_text = contents(folder), Path.write_text
+
+    def until_full(path: Path, *args, **kwargs):
+        return full_disk() if broken in path.name else write_text(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", until_full)
+    with pytest.raises(OSError, match="No space left"):
+        train_head(trained()).save_pretrained(folder)
+    assert contents(folder) == before
+
+
+def test_a_failing_first_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(storage, "save_file", broken_save_file)
+    with pytest.raises(OSError, match="No space left"):
+        trained().save_pretrained(tmp_path)
+    assert contents(tmp_path) == {}

@@ -1,0 +1,269 @@
+"""What both models promise timm, torch and ``adapt``."""
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_hierarchical import HRVIT, RESFORMER, SMALLEST_HRVIT, TINY, images, shaken, tiny
+from torch.utils.flop_counter import FlopCounterMode
+
+import localscale as ls
+from localscale.errors import ConfigError, DataError, ShapeError
+from localscale.lab.backbones import HRViT, hrvit, registration
+from localscale.lab.backbones.catalogue import create_backbone, normalisation
+
+EACH = pytest.mark.parametrize("name", [HRVIT, RESFORMER])
+
+# Millions of parameters and billions of multiply-adds at 224 px. HRViT-b1's are in its authors' README, under "Main
+# Results on ImageNet". ResFormer's paper has none of T, but says it is DeiT-T with other positions: DeiT-T's, then.
+PUBLISHED = {HRVIT: (19.7, 2.7), RESFORMER: (5.7, 1.26)}
+
+SITES = {
+    HRVIT: ["stages.0.0.branches.0.blocks.0", "stages.1", "stages.2.0.branches.2"],
+    RESFORMER: ["blocks.0", "blocks.1"],
+}
+SMALL: dict[str, Any] = {"knots": 4, "channels": (8, 8), "resolution": 16}
+
+
+# Size
+
+
+@EACH
+def test_size_and_cost_are_the_published_ones(name: str):
+    with torch.device("meta"):
+        model = timm.create_model(name).eval()
+        with FlopCounterMode(display=False) as counter:
+            model(torch.empty(1, 3, 224, 224))
+    parameters = sum(p.numel() for p in model.parameters()) / 1e6
+    multiply_adds = counter.get_total_flops() / 2e9  # the counter counts two for one
+    assert parameters == pytest.approx(PUBLISHED[name][0], abs=0.05)
+    assert multiply_adds == pytest.approx(PUBLISHED[name][1], rel=0.05)
+
+
+# timm
+
+
+@EACH
+def test_timm_makes_it(name: str):
+    model = timm.create_model(name, num_classes=7, in_chans=1, drop_path_rate=0.1, drop_rate=0.1)
+    assert model(torch.rand(2, 1, 32, 32)).shape == (2, 7)
+    card = model.pretrained_cfg
+    assert card["input_size"] == (3, 224, 224)
+    assert card["architecture"] == name
+    assert not {"url", "file", "hf_hub_id"} & set(card)
+    assert normalisation(model).mean == (0.485, 0.456, 0.406)
+    assert model.get_submodule(card["classifier"]) is model.get_classifier()
+    assert model.get_submodule(card["first_conv"]).in_channels == 1
+
+
+@EACH
+def test_our_recipes_make_it(name: str):
+    model = create_backbone(name, classes=4, pretrained="none", image_size=64, drop_path=0.1)
+    assert model(torch.rand(2, 3, 64, 64)).shape == (2, 4)
+    if name == RESFORMER:
+        assert model.patch_embed.img_size == (64, 64)
+
+
+@EACH
+def test_features_only(name: str):
+    model = timm.create_model(name, features_only=True)
+    found = model(images(64, 96, count=1))
+    assert [x.shape[1] for x in found] == model.feature_info.channels()
+    assert [64 // x.shape[2] for x in found] == model.feature_info.reduction() == [96 // x.shape[3] for x in found]
+    sum(x.sum() for x in found).backward()
+    assert all(p.grad is not None for p in model.parameters()), "layers that are not needed are gone"
+
+
+@EACH
+def test_classifier_can_be_replaced(name: str):
+    model = tiny(name).double().eval()
+    features = model.forward_head(model.forward_features(images().double()), pre_logits=True)
+    model.reset_classifier(9)
+    assert model.num_classes == model.get_classifier().out_features == 9
+    assert model(images().double()).shape == (2, 9)
+    model.reset_classifier(0)
+    assert torch.equal(model(images().double()), features)
+
+
+@EACH
+def test_dropout_before_the_classifier_is_for_training_only(name: str):
+    model = tiny(name, drop_rate=0.5)
+    features = model.eval().forward_features(images())
+    expected = tiny(name).forward_head(features, pre_logits=True)
+    assert torch.equal(model.forward_head(features, pre_logits=True), expected)
+    dropped = model.train().forward_head(features, pre_logits=True)
+    assert {0.0, 2.0} == set((dropped / expected)[expected != 0].detach().round(decimals=3).tolist())
+
+
+@EACH
+def test_rates_can_grow_with_depth(name: str):
+    model = tiny(name)
+    groups = timm.optim.param_groups_layer_decay(model, layer_decay=0.5)
+    scales = {id(p): group["lr_scale"] for group in groups for p in group["params"]}
+    rates = {path: scales[id(p)] for path, p in model.named_parameters()}
+    first, last = ("stem.0.0.weight", "fc.weight") if name == HRVIT else ("patch_embed.proj.weight", "head.weight")
+    assert rates[first] < min(rates[p] for p in rates if "blocks.0.norm1.weight" in p) < rates[last] == 1
+
+
+# Registration
+
+
+def test_importing_again_says_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        importlib.reload(hrvit)
+    assert timm.model_entrypoint(HRVIT) is hrvit.hrvit_b1
+
+
+def test_a_stranger_of_the_same_name_is_told(monkeypatch: pytest.MonkeyPatch):
+    registry = importlib.import_module("timm.models._registry")
+    monkeypatch.setattr(registry, "_model_entrypoints", dict(registry._model_entrypoints))
+
+    def hrvit_b1() -> None: ...
+
+    with pytest.warns(UserWarning, match="Overwriting hrvit_b1 in registry"):
+        registration.register(hrvit_b1)
+
+
+# torch
+
+
+@EACH
+@pytest.mark.parametrize("size", [(16, 16), (48, 64), (80, 32)])
+def test_images_of_many_sizes(name: str, size: tuple[int, int]):
+    with torch.no_grad():
+        answers = tiny(name).eval()(images(*size))
+    assert answers.shape == (2, 5)
+    assert answers.isfinite().all()
+    assert (answers[0] - answers[1]).abs().max() > 1e-4
+
+
+@EACH
+def test_gradients_reach_every_parameter(name: str):
+    model = tiny(name, drop_path_rate=0.1).train()
+    model(images(count=4)).square().sum().backward()
+    unread = [f"blocks.1.attn.local.{part}" for part in ("weight", "bias")]  # the last patches, which no one looks at
+    for path, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), path
+        assert (parameter.grad.abs().max() > 1e-7) == (path not in unread), path
+
+
+@EACH
+def test_compiled_in_one_graph_it_answers_alike(name: str):
+    model = shaken(HRViT(SMALLEST_HRVIT)).eval() if name == HRVIT else tiny(name).eval()
+    compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images(48, 80)), model(images(48, 80)))
+
+
+@EACH
+def test_no_step_waits_for_numbers(name: str):
+    with torch.device("meta"):  # reading a number back from this device raises
+        model = TINY[name](drop_path_rate=0.1).train()
+        model(torch.empty(2, 3, 48, 64)).sum().backward()
+    assert all(p.grad.device.type == "meta" for p in model.parameters())
+
+
+@EACH
+def test_half_precision_is_near(name: str):
+    model = tiny(name).eval()
+    with torch.no_grad():
+        expected = model(images())
+        with torch.autocast("cpu", torch.bfloat16):
+            found = model(images())
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+@EACH
+def test_weights_survive_a_file(name: str, tmp_path: Path):
+    model, other = tiny(name).eval(), shaken(tiny(name)).eval()
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    with torch.no_grad():
+        assert not torch.equal(model(images()), other(images()))
+        other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
+        assert torch.equal(model(images()), other(images()))
+
+
+# adapt
+
+
+@pytest.mark.parametrize(("name", "site"), [(name, site) for name, found in SITES.items() for site in found])
+@pytest.mark.parametrize("mode", ["invariant", "equivariant"])
+def test_adapting_changes_nothing_at_first(name: str, site: str, mode: str):
+    sites = ("input", site) if mode == "invariant" else (site,)
+    config = ls.DECConfig(sites=sites, mode=mode, **SMALL)
+    model = ls.testing.assert_identity_at_init(tiny(name).eval(), config, images(), input_size=(3, 48, 64))
+    assert list(model.canonicalizers) == list(sites)
+
+
+@EACH
+def test_first_blocks_are_found(name: str):
+    found = {str(site): site for site in ls.sites(tiny(name), (3, 48, 64))}
+    site = found[SITES[name][0]]
+    if name == HRVIT:
+        assert (site.layout, site.shape) == ("NCHW", (2, 8, 12, 16))
+    else:
+        assert (site.layout, site.prefix, site.stride, site.shape) == ("tokens", 1, (16, 16), (2, 13, 24))
+
+
+# Refusals
+
+
+@EACH
+def test_images_of_other_shapes_are_refused(name: str):
+    for wrong in (torch.rand(3, 32, 32), torch.rand(1, 4, 32, 32)):
+        with pytest.raises(ShapeError, match=r"images have shape \(.*\); expected \(batch, 3, height, width\)"):
+            tiny(name)(wrong)
+    with pytest.raises(ShapeError, match="images are 0×32"):
+        tiny(name)(torch.rand(1, 3, 0, 32))
+
+
+@EACH
+def test_weights_that_do_not_exist_are_refused(name: str):
+    with pytest.raises(DataError, match=rf"timm has no pretrained weights of {name}; make it with pretrained=False"):
+        timm.create_model(name, pretrained=True)
+    with pytest.raises(DataError, match=f"the pretrained weights of {name} cannot be loaded"):
+        create_backbone(name, classes=10, pretrained="timm")
+
+
+def test_weights_of_ones_own_are_loaded(tmp_path: Path):
+    torch.manual_seed(1)
+    save_file(timm.create_model(RESFORMER).state_dict(), tmp_path / "own.safetensors")
+    overlay = {"file": str(tmp_path / "own.safetensors")}
+    model = timm.create_model(RESFORMER, pretrained=True, pretrained_cfg_overlay=overlay)
+    assert torch.equal(model.cls_token, load_file(overlay["file"])["cls_token"])
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"drop_path_rate": 1.0}, "drop_path_rate is 1.0; expected 0 or more, and less than 1"),
+        ({"drop_path_rate": -0.1}, "drop_path_rate is -0.1"),
+        ({"num_classes": -1}, "num_classes is -1; expected 0 for features, or more"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name: str, settings: dict[str, float], text: str):
+    with torch.device("meta"), pytest.raises(ConfigError, match=text):
+        timm.create_model(name, **settings)
+
+
+@EACH
+def test_other_pooling_is_refused(name: str):
+    pool = {HRVIT: "avg", RESFORMER: "token"}
+    tiny(name).reset_classifier(3, pool[name])
+    with pytest.raises(ConfigError, match=f"global_pool is 'max'; this model has '{pool[name]}' only"):
+        tiny(name).reset_classifier(3, "max")
+
+
+@EACH
+@pytest.mark.parametrize("indices", [(7,), (-4,), 4, 0, ()])
+def test_features_that_do_not_exist_are_refused(name: str, indices: Any):
+    with pytest.raises(ConfigError, match=r"indices is .*; expected places among . features, or how many of the last"):
+        tiny(name).forward_intermediates(images(), indices)

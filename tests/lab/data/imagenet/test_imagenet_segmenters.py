@@ -1,0 +1,176 @@
+"""Masks by SAM, by an exported SAM, by GrabCut, and from disk."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from imagenet_models import write_onnx_decoder, write_onnx_encoder, write_sam
+from imagenet_scenes import disc, paint, picture
+from PIL import Image
+
+from localscale.errors import ConfigError, DataError
+from localscale.lab.data.generation.job import Skip
+from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
+from localscale.lab.data.imagenet.options import ImageNetOptions
+from localscale.lab.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.lab.data.imagenet.segmenters import GivenSegmenter, GrabCutSegmenter, SamSegmenter
+
+USUAL = ("image_embeddings", "point_coords", "point_labels", "mask_input", "has_mask_input", "orig_im_size")
+
+
+def options(**changes) -> ImageNetOptions:
+    return dataclasses.replace(ImageNetOptions(images=Path()), **changes)
+
+
+def overlap(found: np.ndarray, true: np.ndarray) -> float:
+    return float((found & true).sum() / (found | true).sum())
+
+
+# SAM
+
+
+@pytest.mark.parametrize("size", [(96, 80), (50, 64)])
+def test_sam_gives_a_mask_of_the_pictures_size(tmp_path: Path, size: tuple[int, int]):
+    width, height = size
+    segment = SamSegmenter(options(sam_model=str(write_sam(tmp_path / "sam"))))
+    shown = picture(disc(width, height, 15, (25, 30)))
+    mask = segment(shown, Box(10, 15, 40, 45))
+    assert isinstance(mask, np.ndarray)
+    assert (mask.dtype, mask.shape) == (np.bool_, (height, width))
+    np.testing.assert_array_equal(segment(shown, Box(10, 15, 40, 45)), mask)
+
+
+# ONNX
+
+
+@pytest.mark.parametrize("square", [64, None])
+@pytest.mark.parametrize("names", [USUAL, (*USUAL[:3], "orig_im_size")])
+def test_onnx_sam_takes_the_best_mask(tmp_path: Path, square: int | None, names: tuple[str, ...]):
+    segment = OnnxSamSegmenter(
+        options(
+            sam_encoder=write_onnx_encoder(tmp_path / "encoder.onnx", square=square),
+            sam_decoder=write_onnx_decoder(tmp_path / "decoder.onnx", names=names),
+        )
+    )
+    mask = segment(picture(), Box(20, 20, 60, 60))
+    assert isinstance(mask, np.ndarray)
+    assert (mask.dtype, mask.shape) == (np.bool_, (80, 96))
+    assert mask.all(), "the second of three masks has the highest score and is all object"
+
+
+def test_onnx_sam_reads_masks_at_the_decoders_own_size(tmp_path: Path):
+    segment = OnnxSamSegmenter(
+        options(
+            sam_encoder=write_onnx_encoder(tmp_path / "encoder.onnx", square=32),
+            sam_decoder=write_onnx_decoder(tmp_path / "decoder.onnx", names=USUAL, small=True),
+        )
+    )
+    mask = segment(picture(), Box(20, 20, 60, 60))
+    assert isinstance(mask, np.ndarray)
+    assert mask.shape == (80, 96)
+    assert mask.all()
+
+
+def test_other_graphs_are_refused_with_what_they_take(tmp_path: Path):
+    encoder = write_onnx_encoder(tmp_path / "encoder.onnx", square=64)
+    decoder = write_onnx_decoder(tmp_path / "decoder.onnx", names=USUAL)
+    other = write_onnx_decoder(tmp_path / "other.onnx", names=("pixel_values", "orig_im_size"))
+    with pytest.raises(DataError, match="has the inputs orig_im_size, pixel_values; expected those of the usual SAM"):
+        OnnxSamSegmenter(options(sam_encoder=encoder, sam_decoder=other))
+    with pytest.raises(DataError, match=r"takes image_embeddings .*expected one input \(1, 3, S, S\) or \(H, W, 3\)"):
+        OnnxSamSegmenter(options(sam_encoder=decoder, sam_decoder=decoder))
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(DataError, match="cannot be loaded as an ONNX model"):
+        OnnxSamSegmenter(options(sam_encoder=tmp_path / "broken.onnx", sam_decoder=decoder))
+    with pytest.raises(ConfigError, match='"onnx-sam" reads from disk: say where with --sam-encoder'):
+        OnnxSamSegmenter(options(sam_decoder=decoder))
+    with pytest.raises(DataError, match=r"--sam-decoder .*nowhere.onnx does not exist"):
+        OnnxSamSegmenter(options(sam_encoder=encoder, sam_decoder=tmp_path / "nowhere.onnx"))
+
+
+# GrabCut
+
+
+@pytest.mark.parametrize("factor", [1, 4])
+def test_grabcut_finds_a_disc_in_its_box(factor: int):
+    mask = disc(96 * factor, 80 * factor, 20 * factor, (48 * factor, 40 * factor))
+    segment = GrabCutSegmenter(options())
+    found = segment(picture(mask), bounding_box(mask))
+    assert isinstance(found, np.ndarray)
+    assert found.shape == mask.shape
+    assert overlap(found, mask) > 0.95
+    np.testing.assert_array_equal(segment(picture(mask), bounding_box(mask)), found, "it draws no random numbers")
+
+
+def test_grabcut_bears_a_loose_box():
+    found = GrabCutSegmenter(options())(picture(), bounding_box(disc()).scaled(1.4))
+    assert isinstance(found, np.ndarray)
+    assert overlap(found, disc()) > 0.95
+
+
+def test_grabcut_fills_holes_and_drops_specks():
+    mask = disc()
+    pixels = paint(mask)
+    pixels[38:42, 46:50] = (90, 140, 200)
+    pixels[22:24, 30:32] = (200, 30, 40)
+    found = GrabCutSegmenter(options())(Picture("a/b.png", pixels, (96, 80), "ball"), bounding_box(mask))
+    assert isinstance(found, np.ndarray)
+    assert found[38:42, 46:50].all()
+    assert not found[22:24, 30:32].any()
+
+
+def test_grabcut_takes_the_frame_for_background_where_there_is_no_other():
+    found = GrabCutSegmenter(options())(picture(disc(radius=30)), Box(0, 0, 96, 80))
+    assert isinstance(found, np.ndarray)
+    assert overlap(found, disc(radius=30)) > 0.9
+
+
+def test_a_collapsed_mask_is_tried_again_and_then_a_reason(monkeypatch: pytest.MonkeyPatch):
+    segment = GrabCutSegmenter(options())
+    cv2, certain = segment.cv2, []
+
+    def collapse(image: np.ndarray, mask: np.ndarray, *_) -> None:
+        certain.append(bool((mask == cv2.GC_FGD).any()))
+        mask[:] = np.where(mask == cv2.GC_FGD, cv2.GC_FGD, cv2.GC_PR_BGD)
+
+    monkeypatch.setattr(cv2, "grabCut", collapse)
+    found = segment(picture(), bounding_box(disc()))
+    assert isinstance(found, np.ndarray)
+    assert found[40, 48], "what was held fast is left"
+    assert certain == [False, True]
+    monkeypatch.setattr(cv2, "grabCut", lambda image, mask, *_: mask.fill(cv2.GC_PR_BGD))
+    nothing = Skip("the segmenter found no object", {"detail": "GrabCut's mask collapsed"})
+    assert segment(picture(), bounding_box(disc())) == nothing
+    assert segment(picture(), Box(40.1, 40.1, 40.2, 40.2)) == nothing
+
+
+# From disk
+
+
+def test_given_masks_are_cut_at_half_brightness(tmp_path: Path):
+    (tmp_path / "ball").mkdir()
+    levels = np.where(disc(), 128, 127).astype(np.uint8)
+    Image.fromarray(levels).save(tmp_path / "ball" / "0.png")
+    segment = GivenSegmenter(options(masks=tmp_path))
+    np.testing.assert_array_equal(segment(picture(), Box(0, 0, 1, 1)), disc())
+    halved = Picture("ball/0.jpg", np.zeros((40, 48, 3), np.uint8), (96, 80), "ball")
+    assert overlap(segment(halved, Box(0, 0, 1, 1)), disc(48, 40, 10, (24, 20))) > 0.95
+    assert segment(picture(name="ball/9.png"), Box(0, 0, 1, 1)) == Skip("no mask is given")
+
+
+def test_bad_masks_are_reasons(tmp_path: Path):
+    (tmp_path / "ball").mkdir()
+    Image.fromarray(disc(50, 40)).save(tmp_path / "ball" / "0.png")
+    (tmp_path / "ball" / "1.png").write_bytes(b"")
+    segment = GivenSegmenter(options(masks=tmp_path))
+    small, empty = (segment(picture(name=f"ball/{n}.jpg"), Box(0, 0, 1, 1)) for n in (0, 1))
+    assert isinstance(small, Skip)
+    assert small.reason == "the given mask cannot be used"
+    assert small.record["detail"] == "mask 0.png has 50×40 pixels and its image 96×80; expected the same"
+    assert isinstance(empty, Skip)
+    assert "empty (zero bytes)" in empty.record["detail"]
+    with pytest.raises(ConfigError, match="say where with --masks"):
+        GivenSegmenter(options())
+    with pytest.raises(DataError, match="is a file; expected a folder with a mask for each image"):
+        GivenSegmenter(options(masks=tmp_path / "ball" / "0.png"))

@@ -1,0 +1,125 @@
+"""Written datasets are read back, and broken ones are refused in words."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "generation"))
+
+from toy_job import toy_job
+
+from localscale.errors import DataError
+from localscale.lab.data import Stored, generate
+from localscale.lab.data.generation import Job, Sample, Stage
+
+
+@pytest.fixture(params=["folder", "shards"])
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    generate(toy_job(size=9), tmp_path / "out", form=request.param)
+    return tmp_path / "out"
+
+
+def test_files_and_groups(written: Path) -> None:
+    stored = Stored(written, "toy")
+    assert (len(stored), len(stored.skipped), stored.settings) == (16, 1, {"seed": 0})
+    assert stored.read(1, "mask.txt") == b"\x01"
+    assert stored.read(15, "txt").startswith(b"b")
+    assert list(stored.groups()) == [0, 2, 4, 8, 10, 12, 14, 16]
+    assert stored.groups()[4] == [4, 5]
+
+
+def test_the_peer_reads_the_shards(tmp_path: Path) -> None:
+    peer = pytest.importorskip("webdataset.tariterators")
+    generate(toy_job(size=9), tmp_path / "out", form="shards")
+    stored = Stored(tmp_path / "out")
+    samples: list[dict[str, bytes]] = []
+    for path in sorted((tmp_path / "out" / "shards").glob("*.tar")):
+        with path.open("rb") as stream:
+            samples += peer.group_by_keys(peer.tar_file_expander([{"url": str(path), "stream": stream}]))
+    assert [sample["__key__"] for sample in samples] == [record["key"] for record in stored.records]
+    assert [sample["txt"] for sample in samples] == [stored.read(n, "txt") for n in range(len(stored))]
+    assert [json.loads(sample["json"])["k"] for sample in samples] == [record["k"] for record in stored.records]
+
+
+def odd_names() -> object:
+    return lambda number: [
+        Sample(f"{number}", {"txt": b""}, {"group": number, "source": f"a\u2028b\u0085\udce9{number}"})
+    ]
+
+
+def test_any_text_survives(tmp_path: Path) -> None:
+    """Line separators that are none in JSON, and names that are no UTF-8."""
+    generate(Job("toy", 3, {"name": "\u2028"}, [Stage("make", odd_names)]), tmp_path)  # type: ignore[arg-type]
+    sources = [f"a\u2028b\u0085\udce9{n}" for n in range(3)]
+    assert [record["source"] for record in Stored(tmp_path).records] == sources
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text(manifest.read_text().replace("\\u2028", "\u2028").replace("\\u0085", "\u0085"))
+    assert [record["source"] for record in Stored(tmp_path).records] == sources
+
+
+def test_another_kind(written: Path) -> None:
+    with pytest.raises(DataError, match='holds a dataset of kind "toy"; expected "mnist"'):
+        Stored(written, "mnist")
+
+
+def test_a_file_the_sample_does_not_have(written: Path) -> None:
+    with pytest.raises(DataError, match=r"has no file png; it has mask\.txt, txt"):
+        Stored(written).read(0, "png")
+
+
+def test_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no dataset\.json in .*written by `localscale data`"):
+        Stored(tmp_path)
+
+
+def test_unfinished(written: Path) -> None:
+    (written / "manifest.jsonl").unlink()
+    with pytest.raises(DataError, match=r"is unfinished.*it goes on where it stopped"):
+        Stored(written)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "describes no dataset"),
+        ('{"layout": {"form": "folder"}, "format": 2}', "has format 2; this version reads format 1"),
+        ('{"layout": {"form": "folder"}, "format": 1, "kind": 3}', "lacks its kind or settings"),
+    ],
+)
+def test_broken_descriptions(written: Path, text: str, message: str) -> None:
+    (written / "dataset.json").write_text(text)
+    with pytest.raises(DataError, match=message):
+        Stored(written)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        '{"key": "../../etc/passwd", "chunk": 0, "suffixes": ["txt"]}',
+        '{"key": "a", "chunk": "0/../..", "suffixes": ["txt"]}',
+        '{"key": "a", "chunk": 0, "suffixes": ["../txt"]}',
+        '{"key": "a", "chunk": 0}',
+        '{"key": "a", "chunk": 0, "suffixes": []}',
+        "[" * 100_000,
+    ],
+)
+def test_a_manifest_that_cannot_be_trusted(written: Path, line: str) -> None:
+    with (written / "manifest.jsonl").open("a") as manifest:
+        manifest.write(line + "\n")
+    with pytest.raises(DataError, match="is broken in line 18"):
+        Stored(written)
+
+
+def test_missing_and_broken_files(written: Path) -> None:
+    stored = Stored(written)
+    for path in [*written.rglob("*.txt")]:
+        path.unlink()
+    for path in written.rglob("*.tar"):
+        path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(DataError, match="make the dataset again"):
+        stored.read(0, "txt")

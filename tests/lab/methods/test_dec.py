@@ -1,0 +1,300 @@
+"""DEC and Optim: what they report, what they minimise, and how equivariance is supervised."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import reference
+import torch
+from baseline_inputs import LABELS, cnn, cross_entropy, dec, draws, images, randomise, vit
+from torch import Tensor, nn
+
+from localscale.canonicalizer import DECConfig, SiteReport
+from localscale.errors import ConfigError
+from localscale.lab.methods import DEC, Plain, RandomScaling
+from localscale.lab.methods.dec import map_prior, site_scalars, supervision_error
+from localscale.maps import GridMap, SeparableMap, identity_map, random_map
+from localscale.maps.monotone import MonotoneMap
+from localscale.warp import unscale
+
+EACH_UPDATE = pytest.mark.parametrize("update", ["direct", "compose", "gradient"])
+EACH_FAMILY = pytest.mark.parametrize("family", ["grid", "separable"])
+
+
+def grid_maps(count: int, knots: int = 4) -> list[GridMap]:
+    rng = torch.Generator().manual_seed(0)
+    return [random_map(2, knots, strength=1.5, generator=rng, dtype=torch.float64) for _ in range(count)]
+
+
+# Supervision.
+
+
+@EACH_FAMILY
+def test_the_identity_for_every_image_scores_one(family: str, rng: torch.Generator):
+    identity, u = identity_map(3, 5, family=family), random_map(3, 5, family=family, generator=rng)
+    assert supervision_error(identity, identity, u).item() == pytest.approx(1.0, rel=1e-6)
+
+
+@EACH_FAMILY
+def test_a_canonicalizer_scores_zero(family: str, rng: torch.Generator):
+    """h(S(I; g)) = g∘h(I): the equivariant answer, and no other way round."""
+    settings = {"strength": 1.5, "family": family, "generator": rng, "dtype": torch.float64}
+    found, g = random_map(3, 5, **settings), random_map(3, 6, **settings)
+    assert supervision_error(found, g @ found, g.inverse()) < 1e-20
+    assert supervision_error(found, found @ g, g.inverse()) > 0.01
+    assert supervision_error(found, g.inverse() @ found, g.inverse()) > 1
+    assert supervision_error(found, found, g.inverse()) > 0.1
+
+
+def test_supervision_error_against_an_explicit_inverse():
+    """Root finding for g⁻¹, point by point: ‖g⁻¹∘h(S(I; g)) − h(I)‖² / ‖g⁻¹ − id‖²."""
+    found, found_scaled, g = grid_maps(3, knots=3)
+    place = np.linspace(0, 1, 16)
+    points = np.stack(np.meshgrid(place, place), axis=-1).reshape(-1, 2)
+    errors, sizes = [], []
+    for n in range(2):
+        h, scaled, control = (m.control_points[n].numpy() for m in (found, found_scaled, g))
+        for p, hp, sp in zip(points, reference.evaluate(h, points), reference.evaluate(scaled, points), strict=True):
+            errors.append(np.square(reference.invert(control, sp)[0] - hp).sum())
+            sizes.append(np.square(reference.invert(control, p)[0] - p).sum())
+    expected = np.mean(errors) / np.mean(sizes)
+    assert supervision_error(found, found_scaled, g.inverse()).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_supervision_error_is_small_change_for_maps_that_hardly_scale():
+    """Where g is the identity there is nothing to compare with, and nothing blows up."""
+    identity = identity_map(2)
+    assert supervision_error(identity, identity, identity) == 0
+
+
+class ReadsRamps(nn.Module):
+    """The canonicalizer of one scene: images are scalings of a ramp that says where each pixel was.
+
+    S(I; g)(p) = g⁻¹(p) for the ramp I(p) = p, so the map that brings it back is read off by swapping sides.
+    """
+
+    def working_copy(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> SiteReport:
+        place = torch.linspace(0, 1, x.shape[-1], dtype=x.dtype).expand(len(x), -1)
+        across, down = MonotoneMap(x[:, 0, 0], place), MonotoneMap(x[:, 1, :, 0], place)
+        zeros = torch.zeros(len(x))
+        return SiteReport(SeparableMap(across, down), zeros, zeros.long(), zeros == 0)
+
+
+def test_supervision_finds_no_fault_in_a_canonicalizer_that_knows():
+    """From images to the loss: each image is scaled by its own g and the two maps are compared the right way round."""
+    scaling = RandomScaling(strength=2.0, knots=6, family="separable")  # knots on every sixth of 31 pixels
+    method = dec(supervision=0.5, supervised_scaling=scaling, family="separable")
+    model = method.build(vit())
+    model.input_canonicalizer = ReadsRamps()
+    place = torch.linspace(0, 1, 31)
+    ramp = torch.stack((place.expand(31, 31), place[:, None].expand(31, 31), torch.zeros(31, 31)))
+    first = RandomScaling(strength=1.0, knots=6, family="separable").maps(draws(seed=7))
+    pictures = unscale(ramp.expand(3, -1, -1, -1), first)
+    model.base = cnn()  # takes any size
+    found = method.losses(model, pictures, LABELS, cross_entropy, draws())
+    assert found["supervision"] < 1e-3, "up to interpolation"
+    assert found["input/displacement"] > 0.02
+
+
+def test_supervision_starts_at_one():
+    method = dec(update="compose", supervision=1.0)
+    found = method.losses(method.build(vit()), images(), LABELS, cross_entropy, draws())
+    assert found["supervision"].item() == pytest.approx(1.0, rel=1e-6)
+
+
+# Prior and report.
+
+
+def test_the_prior_is_about_the_mean_map():
+    assert map_prior(identity_map(4)) == 0
+    (m,) = grid_maps(1)
+    shift = m.flow(16, 16).mean(dim=0)
+    torch.testing.assert_close(map_prior(m), (100 * shift).square().sum(-1).mean())
+    opposite = GridMap(torch.cat((0.1 * m.offsets[:1], -0.1 * m.offsets[:1])))
+    assert map_prior(opposite) < 1e-20
+    assert map_prior(GridMap(opposite.offsets[:1])) > 0.01
+
+
+def test_every_site_reports_three_scalars():
+    method = dec(sites=("input", "blocks.1"), knots=(4, 3))
+    model = randomise(method.build(vit()))
+    _, report = model(images(), return_report=True)
+    scalars = site_scalars(report)
+    assert set(scalars) == {
+        f"{path}/{what}" for path in ("input", "blocks.1") for what in ("residual", "steps", "displacement")
+    }
+    for path, site in report.items():
+        assert scalars[f"{path}/residual"] == site.residual.mean()
+        assert scalars[f"{path}/steps"] == site.steps.float().mean()
+        distance = site.map.flow(16, 16).norm(dim=-1).mean()
+        assert scalars[f"{path}/displacement"].item() == pytest.approx(distance.item(), rel=1e-5)
+        assert distance > 1e-4
+    assert not any(scalar.requires_grad for scalar in scalars.values())
+
+
+# The loss.
+
+
+@EACH_FAMILY
+@EACH_UPDATE
+def test_at_first_the_loss_is_the_backbones_bitwise(update: str, family: str):
+    method = dec(sites=("input", "blocks.0"), update=update, family=family, prior=0.1)
+    found = method.losses(method.build(vit()), images(), LABELS, cross_entropy, draws())
+    plain = Plain().losses(vit(), images(), LABELS, cross_entropy, draws())
+    assert torch.equal(found["loss"], plain["loss"])
+    assert torch.equal(found["task"], plain["loss"])
+    assert found["prior"] == found["input/displacement"] == found["blocks.0/displacement"] == 0
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts():
+    """Every part by its own definition, on a model that has left the identity."""
+    method = dec(prior=0.5, supervision=2.0, supervised_scaling=RandomScaling(knots=3))
+    model, pictures = randomise(method.build(vit())), images()
+    found = method.losses(model, pictures, LABELS, cross_entropy, draws())
+    logits, report = model(pictures, return_report=True)
+    torch.testing.assert_close(found["task"], cross_entropy(logits, LABELS))
+    torch.testing.assert_close(found["prior"], map_prior(report["input"].map))
+    u = RandomScaling(knots=3).maps(draws(), "supervision")
+    canonicalizer = model.canonicalizers["input"]
+    scaled = canonicalizer(unscale(canonicalizer.working_copy(pictures), u)).map
+    torch.testing.assert_close(found["supervision"], supervision_error(report["input"].map, scaled, u))
+    torch.testing.assert_close(found["loss"], found["task"] + 0.5 * found["prior"] + 2.0 * found["supervision"])
+    assert min(float(found[name].detach()) for name in ("task", "prior", "supervision")) > 1e-4
+
+
+@EACH_UPDATE
+@pytest.mark.parametrize("source", ["latent", "image"])
+def test_gradients_reach_canonicalizers_and_backbone(update: str, source: str):
+    method = dec(sites=("input", "blocks.1"), update=update, source=source)
+    model = randomise(method.build(vit()))
+    method.losses(model, images(), LABELS, cross_entropy, draws())["loss"].backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.any(), name
+
+
+def test_supervision_alone_trains_the_canonicalizer_and_not_the_backbone():
+    method = dec(update="compose", supervision=1.0)
+    model = method.build(vit())
+    method.losses(model, images(), LABELS, cross_entropy, draws())["supervision"].backward()
+    assert all(parameter.grad is None for parameter in model.base.parameters())
+    assert model.canonicalizers["input"].network.to_x.weight.grad.any()
+
+
+def slope_and_quotient(method: DEC, model: nn.Module, place: Tensor, step: float = 1e-6) -> tuple[float, float]:
+    """The loss's derivative along a random direction of ``place``: by autograd, and by central differences."""
+    direction = torch.randn(place.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def loss() -> Tensor:
+        return method.losses(model, images(dtype=torch.float64), LABELS, cross_entropy, draws())["loss"]
+
+    (slope,) = torch.autograd.grad(loss(), place)
+    ends = []
+    with torch.no_grad():
+        for shift in (step, -2 * step):
+            place += shift * direction
+            ends.append(float(loss()))
+        place += step * direction
+    return float((slope * direction).sum()), (ends[0] - ends[1]) / (2 * step)
+
+
+@EACH_UPDATE
+@pytest.mark.parametrize("supervision", [0.0, 3.0])
+def test_gradients_of_the_whole_loss_are_those_of_finite_differences(update: str, supervision: float):
+    """Unrolled, in float64, for every parameter of backbone and canonicalizer."""
+    method = dec(
+        update=update, gradient="unrolled", solver="plain", prior=10.0, supervision=supervision, channels=(3, 4)
+    )
+    torch.manual_seed(0)  # bilinear reading has kinks, and some weights put a difference across one
+    model = randomise(method.build(cnn()), std=1.0).double()
+    for name, parameter in model.named_parameters():
+        slope, quotient = slope_and_quotient(method, model, parameter)
+        assert abs(quotient) > 1e-7, f"{name} matters"
+        assert slope == pytest.approx(quotient, rel=1e-4, abs=1e-8), name
+
+
+# Settings that cannot work.
+
+
+@pytest.mark.parametrize("settings", [{"supervision": 1.0}, {"prior": 0.1}])
+def test_supervision_and_prior_need_the_input_site(settings: dict):
+    dec(sites=("blocks.0", "input"), knots=(4, 4), **settings).check()
+    with pytest.raises(ConfigError) as error:
+        dec(sites=("blocks.0", "blocks.1"), **settings).check()
+    assert str(error.value) == (
+        'supervision and prior look at the image\'s map, but "input" is not among the sites (blocks.0, blocks.1); '
+        "add it, or set both to 0"
+    )
+    dec(sites=("blocks.0",)).check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"supervision": -1.0}, "supervision is -1.0 and prior 0.0; expected 0 or more"),
+        ({"prior": -0.5}, "supervision is 0.0 and prior -0.5; expected 0 or more"),
+        ({"prior": float("nan")}, "expected 0 or more"),
+        ({"supervised_scaling": RandomScaling(strength=-1.0)}, "strength is -1.0; expected a finite number"),
+        ({"update": "composed"}, "update is 'composed': did you mean compose?"),
+        ({"knots": (4, 4)}, "knots has 2 entries for 1 sites"),
+        ({"gradient": "phantom(0)"}, "phantom steps is 0; expected at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict, text: str):
+    dec().check()
+    with pytest.raises(ConfigError) as error:
+        dec(**settings).check()
+    assert text in str(error.value)
+
+
+def test_the_configuration_is_what_the_settings_say():
+    config = DEC(sites=("input", "blocks.0"), knots=(6, 4), update="gradient", solver_steps=9, step_size=0.25).config()
+    assert (config.knots_at(0), config.knots_at(1), config.step_size) == ((6, 6), (4, 4), 0.25)
+    solver = config.make_solver()
+    assert (solver.max_steps, solver.fixed) == (9, True), "nothing waits for the GPU"
+    assert DEC(sites=("input", "blocks.0"), knots=(5,)).config().knots_at(1) == (5, 5)
+
+
+# Detached.
+
+
+def test_detached_canonicalizers_learn_from_supervision_alone():
+    for supervision, learns in ((1.0, True), (0.0, False)):
+        method = dec(update="compose", solver="plain", gradient="unrolled", supervision=supervision, detached=True)
+        model = randomise(method.build(cnn()))
+        method.losses(model, images(), LABELS, cross_entropy, draws())["loss"].backward()
+        assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.base.parameters())
+        heads = [p.grad for n, p in model.canonicalizers["input"].named_parameters() if n.endswith("to_x.weight")]
+        assert (heads[0] is not None and heads[0].abs().max() > 0) == learns
+
+
+def test_detached_changes_no_answer():
+    settings = {"update": "compose", "solver": "plain", "supervision": 1.0}
+    answers = []
+    for cut in (False, True):
+        torch.manual_seed(0)
+        answers.append(randomise(dec(detached=cut, **settings).build(cnn()))(images()))
+    assert torch.equal(*answers)
+
+
+def test_other_sites_still_learn_from_the_task():
+    method = dec(
+        sites=("input", "blocks.1"), knots=(4,), update="compose", solver="plain", gradient="unrolled", supervision=0.0
+    )
+    for cut, learns in ((False, {"input", "blocks.1"}), (True, {"blocks.1"})):
+        torch.manual_seed(0)
+        model = randomise(dataclasses.replace(method, detached=cut).build(vit()))
+        model(images())[:, 0].sum().backward()
+        heads = {path: c.network.to_x.weight.grad for path, c in model.canonicalizers.items()}
+        assert {path for path, grad in heads.items() if grad is not None and grad.abs().max() > 0} == learns
+
+
+def test_detached_without_anything_to_learn_from_is_refused():
+    with pytest.raises(ConfigError, match="a detached canonicalizer learns from supervision alone"):
+        DEC(detached=True).check()
+    with pytest.raises(ConfigError, match=r"a detached site is 'blocks\.7'"):
+        DECConfig(sites=("input", "blocks.0"), detached=("blocks.7",))

@@ -1,0 +1,129 @@
+"""InvL: the task's loss and how far answers move, both by hand."""
+
+import math
+
+import pytest
+import torch
+from baseline_inputs import LABELS, cnn, cross_entropy, draws, images
+from torch import Tensor, nn
+
+from localscale.errors import ConfigError
+from localscale.lab.methods import InvL, Plain, RandomScaling
+from localscale.lab.methods.invariance import answer_divergence
+from localscale.metrics import invariance_error
+from localscale.warp import unscale
+
+KINDS = ("squared", "kl")
+# Softmax gives (1/2, 1/2) and (1/4, 3/4); the second image's answers are the same.
+ANSWERS = torch.tensor([[0.5, 0.5], [0.2, 0.8]]).log() + 3.0
+SCALED = torch.tensor([[0.25, 0.75], [0.2, 0.8]]).log() - 1.0
+
+
+class Witness(nn.Module):
+    """A network that keeps what it was shown and what it answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = cnn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shown, self.answer = x, self.network(x)
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "one_way", "other_way"),
+    [
+        ("squared", 0.125 / 2, 0.125 / 2),
+        ("kl", 0.5 * math.log(4 / 3) / 2, (0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2)) / 2),
+    ],
+)
+def test_divergences_by_hand(kind: str, one_way: float, other_way: float):
+    """A mean over two images, of which one's answers do not move; KL is from the image to the scaled image."""
+    assert answer_divergence(ANSWERS, SCALED, kind).item() == pytest.approx(one_way, rel=1e-5)
+    assert answer_divergence(SCALED, ANSWERS, kind).item() == pytest.approx(other_way, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_answers_do_not_diverge(kind: str):
+    logits = 5 * torch.randn(4, 7, generator=torch.Generator().manual_seed(0))
+    assert answer_divergence(logits, logits.clone(), kind) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_answers_are_pulled_together(kind: str):
+    """Neither side is held fixed."""
+    sides = [ANSWERS.clone().requires_grad_(), SCALED.clone().requires_grad_()]
+    answer_divergence(*sides, kind).backward()
+    assert all(side.grad[0].abs().min() > 0.01 for side in sides)
+    assert all(side.grad[1].abs().max() < 1e-6 for side in sides)
+
+
+def test_the_squared_one_is_the_metric(rng: torch.Generator):
+    logits, scaled = torch.randn(2, 6, 5, generator=rng).unbind()
+    expected = invariance_error(logits.softmax(1), scaled.softmax(1).unsqueeze(1))
+    torch.testing.assert_close(answer_divergence(logits, scaled, "squared"), expected)
+
+
+# The method.
+
+
+@pytest.mark.parametrize("weight", [0.0, 2.5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_the_tasks_plus_weight_times_divergence(kind: str, weight: float):
+    """The images and their scaled versions go through in one pass, and only the images are judged by their labels."""
+    method, model = InvL(weight=weight, divergence=kind, scaling=RandomScaling(strength=2.0)), Witness()
+    pictures = images()
+    found = method.losses(model, pictures, LABELS, cross_entropy, draws())
+    scaled = unscale(pictures, method.scaling.maps(draws(), "invariance"))
+    assert torch.equal(model.shown, torch.cat((pictures, scaled)))
+    assert (scaled - pictures).abs().max() > 0.1
+    logits, scaled_logits = model.answer.chunk(2)
+    assert found["task"] == cross_entropy(logits, LABELS)
+    assert found["invariance"] == answer_divergence(logits, scaled_logits, kind)
+    assert found["invariance"] > 0
+    assert found["loss"] == found["task"] + weight * found["invariance"]
+    assert set(found) == {"loss", "task", "invariance"}
+
+
+def test_without_weight_it_trains_as_the_backbone_alone():
+    model, pictures = cnn(), images()
+    slopes = []
+    for method in (Plain(), InvL(weight=0.0)):
+        loss = method.losses(model, pictures, LABELS, cross_entropy, draws())["loss"]
+        slopes.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for plain, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(other, plain, atol=1e-7, rtol=1e-5)
+
+
+def test_images_that_are_not_scaled_have_nothing_to_move():
+    method = InvL(scaling=RandomScaling(probability=0.0))
+    assert method.losses(cnn(), images(), LABELS, cross_entropy, draws())["invariance"] < 1e-12
+
+
+# Settings that cannot work.
+
+
+def test_unknown_divergences_name_the_near_miss():
+    with pytest.raises(ConfigError, match=r"^no divergence 'square': did you mean squared\?$"):
+        answer_divergence(ANSWERS, SCALED, "square")
+    with pytest.raises(ConfigError, match=r"^no divergence 'js': known: squared, kl$"):
+        answer_divergence(ANSWERS, SCALED, "js")
+
+
+def test_an_unknown_divergence_is_refused_at_the_door():
+    with pytest.raises(ConfigError, match=r"^no divergence 'square': did you mean squared\?$"):
+        InvL(divergence="square").check()
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan")])
+def test_a_weight_below_zero_is_refused(weight: float):
+    InvL(weight=0.0).check()
+    with pytest.raises(ConfigError) as error:
+        InvL(weight=weight).check()
+    assert str(error.value) == f"the invariance loss has weight {weight}; expected 0 or more"
+
+
+def test_a_scaling_that_cannot_be_drawn_is_refused():
+    with pytest.raises(ConfigError, match="probability is 2"):
+        InvL(scaling=RandomScaling(probability=2.0)).check()

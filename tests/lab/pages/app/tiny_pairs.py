@@ -1,0 +1,46 @@
+"""A run with DEC and its control in folders, without training: random weights large enough to answer differently."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from tiny_recipes import BACKBONE, COMPOSE, tiny
+
+from localscale.adaptation import AdaptedModel
+from localscale.lab.methods import Plain
+from localscale.lab.recipes.recipe import to_dict
+from localscale.lab.training.checkpoint import write_weights
+from localscale.lab.training.models import create_model
+
+CLASSES = 1000
+METRICS = {"accuracy": 0.875, "invariance_error": {"squared": 0.1}, "images": 10, "variants": 2}
+
+
+def write_pair(folder: Path) -> Path:
+    """``folder`` with finished runs ``dec`` and ``control``, in half precision."""
+    for name, method in (("dec", COMPOSE), ("control", Plain())):
+        write_run(folder / name, method, seed=len(name))
+    return folder
+
+
+def write_run(folder: Path, method: object, seed: int = 0) -> Path:
+    """A folder as ``localscale train`` leaves it."""
+    torch.manual_seed(seed)
+    recipe = tiny(folder, method, name=f"mnist-{BACKBONE}-{folder.name}", precision="no")
+    backbone = create_model(recipe, CLASSES, pretrained="none")
+    for name, weight in backbone.named_parameters():
+        if weight.dim() > 1:
+            weight.data *= 40 if name.startswith("head") else 10
+    model = recipe.build(backbone)
+    if isinstance(model, AdaptedModel):
+        for canonicalizer in model.canonicalizers.values():
+            for weight in canonicalizer.parameters():
+                torch.nn.init.normal_(weight, std=0.3)
+    folder.mkdir(parents=True)
+    write_weights(folder / "weights.safetensors", model.half(), {"name": recipe.name})
+    (folder / "recipe.json").write_text(json.dumps(to_dict(recipe)), encoding="utf-8")
+    result = {"classes": CLASSES, "metrics": METRICS, "seconds": {"training": 1.0, "evaluation": 1.0}}
+    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    return folder

@@ -1,0 +1,89 @@
+import json
+import statistics
+
+import pytest
+
+from localscale.errors import DataError
+from localscale.lab.pages.results import render_page
+from localscale.lab.pages.results.classification import spread
+from localscale.lab.pages.results.paper import CLASSIFICATION, PER_SCALE, family_of_backbone
+
+
+def a_run(row: str, label: str, seed: int, accuracy: float, *, supervised: bool = False) -> dict:
+    last = {"epoch": 3, "loss": 0.1}
+    if supervised:
+        last |= {"input/residual": 1e-3, "input/steps": 4.0, "input/displacement": 0.012, "supervision": 0.5}
+    return {
+        "label": label,
+        "row": row,
+        "backbone": "deit_tiny",
+        "budget_epochs": 80,
+        "seed": seed,
+        "metrics": {
+            "images": 10_000,
+            "variants": 8,
+            "accuracy": accuracy,
+            "invariance_error": {"squared": 0.1, "l2": 0.2, "relative": 0.3},
+            "per_scale": {"images": 5, "accuracy": {"0.4–1.0": 0.5, "1.0–2.0": 0.7}, "mean": 0.6, "std": 0.1},
+        },
+        "last_epoch": last,
+        "recipe": {"data": {"image_size": 224}, "optimization": {"batch_size": 256}, "precision": "bf16"},
+    }
+
+
+def a_result(runs: list[dict], paper: str = "mnist") -> dict:
+    about = {"kind": "classification", "table": "mnist-tiny", "title": "MNIST, DeiT-Tiny", "paper": paper}
+    return {**about, "command": "localscale …", "machine": "a machine", "versions": {"torch": "2"}, "runs": runs}
+
+
+def test_every_row_has_its_seeds_its_budget_and_the_papers_figure(tmp_path):
+    runs = [a_run("aug", "Aug", seed, accuracy) for seed, accuracy in enumerate((0.70, 0.72, 0.77))]
+    runs.append(a_run("dec_joint", "DEC direct, joint", 0, 0.8, supervised=True))
+    (tmp_path / "mnist_tiny.json").write_text(json.dumps(a_result(runs)))
+
+    page = render_page(tmp_path)
+
+    std = statistics.stdev((70.0, 72.0, 77.0))
+    assert f"| deit_tiny | Aug | 3 | 80 | 73.00 ± {std:.2f} | 10.00 ± 0.00 |" in page
+    assert "| 90.91 ± 1.18 | 16.17 ± 4.94 |" in page
+    assert "| deit_tiny | DEC direct, joint | 1 | 80 | 80.00 |" in page
+    assert "96.46 ± 0.14" in page  # a joint row stands beside the paper's DEC
+    assert "| deit_tiny | Aug | 50.00 | 70.00 | 60.00 ± 10.00 | 91.64, 96.32, 93.84; 93.93 ± 1.91 |" in page
+    assert "| deit_tiny | DEC direct, joint | input | 1.0e-03 | 4 | 1.2 | 0.5 |" in page
+    assert "test images of 224 px" in page
+    assert "squared ℓ2" in page
+    assert "equal-budget control" in page
+
+
+def test_a_page_is_the_same_whenever_it_is_made(tmp_path):
+    (tmp_path / "b.json").write_text(json.dumps(a_result([a_run("aug", "Aug", 0, 0.5)])))
+    (tmp_path / "a.json").write_text(json.dumps(a_result([a_run("aug", "Aug", 0, 0.6)])))
+    assert render_page(tmp_path) == render_page(tmp_path)
+    assert render_page(tmp_path).index("## a") < render_page(tmp_path).index("## b")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"versions": {}, "command": "", "machine": "", "kind": "classification"}'])
+def test_a_file_that_is_no_result_is_named(tmp_path, text):
+    (tmp_path / "broken.json").write_text(text)
+    with pytest.raises(DataError, match=r"broken\.json is not a result"):
+        render_page(tmp_path)
+
+
+def test_the_papers_overall_is_the_mean_and_deviation_of_its_scales():
+    for rows in PER_SCALE.values():
+        for printed in rows.values():
+            scales, _, overall = printed.partition("; ")
+            values = [float(value) for value in scales.split(", ")]
+            mean, std = map(float, overall.split(" ± "))
+            assert statistics.fmean(values) == pytest.approx(mean, abs=0.0051)
+            assert statistics.pstdev(values) == pytest.approx(std, abs=0.011)
+
+
+def test_every_backbone_of_the_papers_tables_can_be_found_by_its_key():
+    keys = ("resnet50", "vit_base", "deit_tiny", "swin_tiny", "beit_base", "dinov2_base", "hrvit_b1", "resformer_tiny")
+    assert {family_of_backbone(key) for key in keys} == set(CLASSIFICATION["mnist"])
+    assert family_of_backbone("efficientnet_lite0") == ""
+
+
+def test_one_run_has_no_deviation():
+    assert spread([{"a": 1.0}], lambda run: run["a"]) == "1.00"

@@ -1,0 +1,150 @@
+"""Masks as a table: what was measured, what resampling alone costs, and the paper's figures."""
+
+import json
+import statistics
+
+import pytest
+
+from localscale.cli.training import describe
+from localscale.errors import DataError
+from localscale.lab.pages.results import render_page
+from localscale.lab.pages.results.paper import SEGMENTATION
+from localscale.lab.pages.results.segmentation import render_segmentation
+
+METRICS = {
+    "images": 1200,
+    "variants": 3,
+    "mean_iou": 0.5,
+    "equivariance_error": {"squared": 0.0512, "l2": 0.1234, "relative": 0.2345},
+    "equivariance_floor": {"squared": 0.0101, "l2": 0.0202, "relative": 0.0303},
+    "group_deviation": 0.0417,
+    "groups": 300,
+}
+
+
+def a_run(row: str = "aug", label: str = "Aug", seed: int = 0, backbone: str = "vit_tiny", **metrics: float) -> dict:
+    return {
+        "label": label,
+        "row": row,
+        "backbone": backbone,
+        "budget_epochs": 180,
+        "seed": seed,
+        "metrics": METRICS | metrics,
+        "data": "6,000 training images; 1,200 test images of 300 scenes; 21 classes, background among them; EquE with",
+        "last_epoch": {"epoch": 3, "loss": 0.1},
+        "recipe": {
+            "optimization": {"batch_size": 32},
+            "head_width": 256,
+            "data": {"scaling": {"family": "grid", "knots": 6, "strength": 1.0}},
+        },
+    }
+
+
+def a_result(*runs: dict) -> dict:
+    about = {"kind": "segmentation", "table": "objects", "title": "Objects", "paper": "objects"}
+    return {**about, "command": "localscale …", "machine": "a machine", "versions": {"torch": "2"}, "runs": list(runs)}
+
+
+def cells(page: str, label: str) -> dict[str, str]:
+    """A row under the names of its columns."""
+    table = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return dict(zip(table[0], next(row for row in table if row[1] == label), strict=True))
+
+
+def test_a_row_has_its_measures_and_the_papers():
+    assert cells(render_segmentation(a_result(a_run())), "Aug") == {
+        "backbone": "vit_tiny",
+        "row": "Aug",
+        "seeds": "1",
+        "epochs": "180",
+        "mIoU %": "50.00",
+        "EquE": "0.0512",
+        "l2": "0.1234",
+        "relative": "0.2345",
+        "IoU deviation %": "4.17",
+        "paper: mIoU %": "82.18",
+        "paper: EquE": "0.054",
+    }
+
+
+def test_seeds_are_one_row_with_its_deviation():
+    runs = [a_run(seed=seed, mean_iou=value) for seed, value in enumerate((0.70, 0.72, 0.77))]
+    row = cells(render_segmentation(a_result(*runs)), "Aug")
+    assert row["seeds"] == "3"
+    assert row["mIoU %"] == f"73.00 ± {statistics.stdev((70.0, 72.0, 77.0)):.2f}"
+    assert row["EquE"] == "0.0512 ± 0.0000"
+
+
+@pytest.mark.parametrize(
+    ("row", "backbone", "printed"),
+    [
+        ("canon", "vit_small", ("79.37", "0.062")),
+        ("augl", "swin_tiny", ("87.63", "0.037")),
+        ("dec", "dinov2_small", ("80.86", "0.055")),
+        ("dec_compose", "swin_tiny", ("88.56", "0.035")),
+        ("dec_compose_joint", "vit_tiny", ("83.12", "0.052")),
+        ("aug_plus", "vit_tiny", ("–", "–")),
+        ("aug", "resnet18", ("–", "–")),
+        ("aug", "deit_tiny", ("82.18", "0.054")),  # ViT's
+    ],
+)
+def test_the_papers_figure_is_that_of_the_family_and_method(row: str, backbone: str, printed: tuple[str, str]):
+    found = cells(render_segmentation(a_result(a_run(row, "It", backbone=backbone))), "It")
+    assert (found["paper: mIoU %"], found["paper: EquE"]) == printed
+
+
+def test_the_text_says_what_was_measured_and_the_floor():
+    page = render_segmentation(a_result(a_run()))
+    assert page.startswith("### Objects\n")
+    for said in (
+        "6,000 training images, 1,200 test images of 300 scenes, 32 a batch, head of 256 channels",
+        "3 random grid maps per image, 6 knots, strength 1",
+        "Resampling alone costs a perfect segmenter 0.0101 (l2 0.0202, relative 0.0303)",
+        "equal-budget control",
+    ):
+        assert said in page
+    assert "At the sites" not in page
+
+
+def test_canonicalizers_are_shown_at_their_sites():
+    run = a_run("dec_compose", "DEC compose + supervision")
+    run["last_epoch"] |= {
+        **{"input/residual": 1e-3, "input/steps": 4.0, "input/displacement": 0.012, "supervision": 0.5},
+        **{"backbone.blocks.0/residual": 0.02, "backbone.blocks.0/steps": 3.0, "backbone.blocks.0/displacement": 0.1},
+    }
+    page = render_segmentation(a_result(a_run(), run))
+    assert "| vit_tiny | DEC compose + supervision | input | 1.0e-03 | 4 | 1.2 | 0.5 |" in page
+    assert "| vit_tiny | DEC compose + supervision | backbone.blocks.0 | 0.02 | 3 | 10 | – |" in page
+
+
+def test_a_page_holds_it(tmp_path):
+    (tmp_path / "objects.json").write_text(json.dumps(a_result(a_run())))
+    page = render_page(tmp_path)
+    assert "## objects" in page
+    assert render_segmentation(a_result(a_run())) in page
+
+
+def test_a_result_without_its_floor_is_named(tmp_path):
+    run = a_run()
+    del run["metrics"]["equivariance_floor"]
+    (tmp_path / "old.json").write_text(json.dumps(a_result(run)))
+    with pytest.raises(DataError, match=r"old\.json is not a result that can be rendered \(KeyError: 'equivariance_"):
+        render_page(tmp_path)
+
+
+def test_the_papers_best_row_is_its_own():
+    for rows in SEGMENTATION.values():
+        assert max(rows, key=lambda row: float(rows[row][0])) == "dec"
+        assert min(rows, key=lambda row: float(rows[row][1])) == "dec"
+
+
+# For a terminal.
+
+
+def test_masks_are_described_for_a_terminal():
+    assert describe(METRICS).splitlines() == [
+        "mIoU 50.00 % of 1,200 images",
+        "EquE 0.0512 squared (the paper's equation, per pixel), 0.1234 l2, 0.2345 relative; 3 scalings of each image",
+        "floor of EquE 0.0101, 0.0202, 0.0303: what resampling alone costs a perfect segmenter",
+        "IoU deviation 4.17 % within a scene; 300 scenes",
+    ]

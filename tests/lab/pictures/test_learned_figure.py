@@ -1,0 +1,55 @@
+"""What a run learned, drawn: the right maps over the right images, and runs that have none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_recipes import tiny, write_backbone, write_digits
+
+import localscale as ls
+from localscale.cli import main
+from localscale.errors import ShapeError
+from localscale.lab.pictures.learned import draw_learned, learned_maps
+from localscale.lab.training import train
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learned")
+    write_digits(folder)
+    write_backbone(folder / "backbone.safetensors")
+    for method in ("dec", "plain"):
+        train(tiny(folder, method, epochs=1), folder / method, cpu=True)
+    return folder
+
+
+def test_canonical_forms_stand_below_their_images():
+    images = torch.rand(3, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    m = ls.random_map(3, 4, generator=torch.Generator().manual_seed(1))
+    axes = draw_learned(images, m, ["a", "b", "c"]).axes
+    shown = [np.asarray(axis.images[0].get_array())[..., 0] for axis in axes]
+    for n in range(3):
+        assert shown[n] == pytest.approx(images[n, 0].numpy())
+        assert shown[3 + n] == pytest.approx(ls.unscale(images, m)[n, 0].numpy(), abs=1e-6)
+        assert axes[n].get_title() == "abc"[n]
+        points = np.stack(axes[n].lines[0].get_data(), -1) / 11
+        even = torch.stack((torch.linspace(0, 1, len(points)), torch.zeros(len(points))), -1)
+        assert points == pytest.approx(m(even.expand(3, -1, -1))[n].numpy(), abs=1e-6)
+    with pytest.raises(ShapeError, match="there are 3 maps; expected"):
+        draw_learned(images[:2], m)
+
+
+def test_the_numbers_of_a_run_at_several_sizes(runs: Path, tmp_path: Path):
+    images, m, captions = learned_maps(runs / "dec", numbers=2, sizes=3)
+    assert (len(images), m.batch, captions) == (6, 6, [captions[0]] * 3 + [captions[3]] * 3)
+    assert not torch.equal(images[0], images[1]), "another draw of its sizes"
+    main(["figure", "learned", "--run", str(runs / "dec"), "--numbers", "1", "--out", str(tmp_path / "a.png")])
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+def test_runs_that_have_nothing_to_show_are_told(runs: Path, tmp_path: Path):
+    with pytest.raises(SystemExit, match="has no canonicalizer at the image; expected a run of a dec row"):
+        main(["figure", "learned", "--run", str(runs / "plain"), "--out", str(tmp_path / "a.png")])
+    with pytest.raises(SystemExit, match="--numbers 0 and --sizes 4; expected at least 1"):
+        main(["figure", "learned", "--run", str(runs / "dec"), "--numbers", "0"])

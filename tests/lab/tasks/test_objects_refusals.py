@@ -1,0 +1,116 @@
+"""Settings that do not go with masks, and masks that do not go with settings."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_objects import COMPOSE, DIRECT, tiny, write_both
+
+from localscale.errors import ConfigError
+from localscale.lab.methods import DEC, AugL, Canon, InvL, Plain
+from localscale.lab.methods.method import Method
+from localscale.lab.recipes.recipe import from_dict, to_dict
+from localscale.lab.tasks.mnist import MNISTData
+from localscale.lab.training import RECIPES, Recipe, train
+from localscale.lab.training.regularization import Regularization
+
+MASKS, ONE = ("invariant", "a mask", "equivariant"), ("equivariant", "one class", "invariant")
+
+
+def mode_text(mode: str, answer: str, wanted: str) -> str:
+    return f'the method\'s mode is "{mode}", but each image has {answer} for an answer; use "{wanted}"'
+
+
+def masks(**changes: Any) -> Recipe:
+    return tiny(Path("nowhere"), **changes)
+
+
+def one_class(**changes: Any) -> Recipe:
+    return dataclasses.replace(masks(), data=MNISTData(), **changes)
+
+
+def refused(recipe: Recipe) -> str:
+    with pytest.raises(ConfigError) as error:
+        recipe.check()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "method", [Plain(), AugL(), Canon(mode="equivariant"), DEC(mode="equivariant"), DIRECT, COMPOSE]
+)
+def test_methods_for_masks(method: Method):
+    masks(method=method).check()
+    method.check_answers(dense=True)
+
+
+@pytest.mark.parametrize("method", [Plain(), InvL(), Canon(), DEC(), DEC(sites=("blocks.0",), mode="equivariant")])
+def test_methods_for_one_class(method: Method):
+    """Features inside a classifier may be scaled back."""
+    one_class(method=method).check()
+    method.check_answers(dense=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        (InvL(), "InvL wants answers that do not move, but masks move with the image; use AugL"),
+        (Canon(), mode_text(*MASKS)),
+        (DEC(), mode_text(*MASKS)),
+        (DEC(sites=("backbone.blocks.0",)), mode_text(*MASKS)),
+    ],
+)
+def test_methods_that_are_not_for_masks(method: Method, told: str):
+    assert refused(masks(method=method)) == told
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        (AugL(), "AugL compares masks, but each image has one class for an answer; use InvL"),
+        (Canon(mode="equivariant"), mode_text(*ONE)),
+        (DEC(mode="equivariant"), mode_text(*ONE)),
+        (DEC(sites=("input", "blocks.0"), mode="equivariant"), mode_text(*ONE)),
+    ],
+)
+def test_methods_that_are_for_masks_alone(method: Method, told: str):
+    assert refused(one_class(method=method)) == told
+
+
+def test_a_head_that_segments_has_its_own_norms():
+    told = refused(masks(head_norm=True))
+    assert told == "head_norm is for classifiers; a head that segments has norms of its own"
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix", "random_erasing"])
+def test_images_with_masks_are_not_mixed(name: str):
+    told = refused(masks(regularization=Regularization(**{name: 0.2})))
+    assert told == "mixup, cutmix and random erasing are for one label per image; set them to 0 for masks"
+    one_class(regularization=Regularization(**{name: 0.2})).check()
+    masks(regularization=Regularization(label_smoothing=0.1, drop_path=0.1)).check()
+
+
+def test_a_head_without_width():
+    assert refused(masks(head_width=0)) == "head_width is 0; expected at least 1"
+
+
+def test_a_recipe_that_cannot_work_leaves_no_folder(tmp_path: Path):
+    recipe = tiny(write_both(tmp_path), InvL())
+    with pytest.raises(ConfigError, match="use AugL"):
+        train(recipe, tmp_path / "run", cpu=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_images_in_a_batch_than_there_are(tmp_path: Path):
+    with pytest.raises(ConfigError, match="batch size 8 with 5 training images; expected 1 to 5: try --batch-size 5"):
+        train(tiny(write_both(tmp_path), train_limit=5), tmp_path / "run", cpu=True)
+
+
+def test_a_recipe_without_its_start_names_the_command(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"--start runs/objects-vit_tiny-aug/seed0"):
+        train(RECIPES["objects-vit_tiny-canon"], tmp_path / "run", cpu=True)
+
+
+def test_settings_of_masks_come_back_from_their_file():
+    recipe = masks(method=AugL(weight=0.3), ignore_index=255, background_weight=0.2, head_width=7)
+    assert from_dict(to_dict(recipe)) == recipe

@@ -1,0 +1,174 @@
+"""A run's state as a file: bitwise there and back, whole or not at all."""
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from tiny_recipes import COMPOSE
+from torch import Tensor, nn
+
+from localscale.errors import CheckpointError, OutputError
+from localscale.lab.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
+from localscale.lab.training.optimization import Optimization
+
+STATE = {"position": {"step": 7, "skipped": 1, "schedule": {"best": math.inf, "waited": 0}}}
+
+
+def trained(seed: int = 0, steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """An adapted ViT after some steps."""
+    torch.manual_seed(seed)
+    backbone = timm.create_model("test_vit", num_classes=3, img_size=32)
+    settings = Optimization()
+    groups = settings.backbone_groups(backbone)
+    model = COMPOSE.build(backbone)
+    optimizer = settings.optimizer(groups, model)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.rand(2, 3, 32, 32)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    moments = {
+        f"{number}.{name}": value
+        for number, values in optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    return {name: tensor.clone() for name, tensor in (model.state_dict() | moments).items()}
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert set(a) == set(b)
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+        assert a[name].dtype == b[name].dtype
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_checkpoint(tmp_path / "checkpoint.safetensors", *trained(), STATE)
+    return tmp_path / "checkpoint.safetensors"
+
+
+def test_everything_comes_back_bitwise(path: Path):
+    other = trained(seed=1, steps=0)
+    assert read_checkpoint(path, *other) == STATE
+    assert_same(tensors_of(*other), tensors_of(*trained()))
+    assert len(tensors_of(*other)) > 2 * len(other[0].state_dict()), "moments are among them"
+
+
+def test_the_next_step_is_the_same(path: Path):
+    found = []
+    for model, optimizer in (trained(), trained(seed=1, steps=1)):
+        read_checkpoint(path, model, optimizer)
+        optimizer.zero_grad()
+        model(torch.ones(2, 3, 32, 32)).square().sum().backward()
+        optimizer.step()
+        found.append(tensors_of(model, optimizer))
+    assert_same(*found)
+
+
+def test_weights_come_back_without_the_optimizer(tmp_path: Path):
+    model, _ = trained()
+    write_weights(tmp_path / "weights.safetensors", model, {"name": "a"})
+    other, _ = trained(seed=1, steps=0)
+    assert read_weights(tmp_path / "weights.safetensors", other) == {"name": "a"}
+    assert_same(other.state_dict(), model.state_dict())
+
+
+def test_the_file_is_plain_safetensors(path: Path):
+    tensors = safetensors.torch.load_file(path)
+    model, _ = trained()
+    assert {name for name in tensors if name.startswith("model.")} == {f"model.{name}" for name in model.state_dict()}
+    assert {name.split(".")[2] for name in tensors if name.startswith("optimizer.")} == {
+        "exp_avg",
+        "exp_avg_sq",
+        "step",
+    }
+    assert len([name for name in tensors if name.startswith("optimizer.")]) == 3 * len(list(model.parameters()))
+
+
+def test_tensors_that_share_memory_are_kept(tmp_path: Path):
+    model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False)})
+    model["b"] = model["a"]
+    write_weights(tmp_path / "weights.safetensors", model, {})
+    read_weights(tmp_path / "weights.safetensors", model)
+    assert set(safetensors.torch.load_file(tmp_path / "weights.safetensors")) == {"a.weight", "b.weight"}
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_file_is_told(part: float, path: Path):
+    os.truncate(path, int(part * path.stat().st_size))
+    before = tensors_of(*(other := trained(seed=1)))
+    with pytest.raises(CheckpointError, match=r"checkpoint.safetensors cannot be read \(.*\); was it copied whole\?"):
+        read_checkpoint(path, *other)
+    assert_same(tensors_of(*other), before)
+
+
+def test_a_missing_file_is_told(tmp_path: Path):
+    with pytest.raises(CheckpointError, match=r"there is no weights.safetensors in"):
+        read_weights(tmp_path / "weights.safetensors", nn.Linear(1, 1))
+
+
+def test_somebody_elses_file_is_told(tmp_path: Path):
+    safetensors.torch.save_file({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match=r"other.safetensors cannot be read"):
+        read_weights(tmp_path / "other.safetensors", nn.Linear(1, 1))
+
+
+def test_another_models_checkpoint_is_told(path: Path):
+    model = timm.create_model("test_vit", num_classes=3, img_size=32)
+    with pytest.raises(CheckpointError, match=r"checkpoint.safetensors is of another model: .*cls_token"):
+        read_checkpoint(path, model, torch.optim.AdamW(model.parameters()))
+    bigger, _ = trained(steps=0)
+    bigger.base.reset_classifier(4)
+    with pytest.raises(CheckpointError, match=r"another model: size mismatch for .*head.weight"):
+        read_checkpoint(path, bigger, torch.optim.AdamW(bigger.parameters()))
+
+
+# A disk that fills up
+
+
+def until_full(tensors: Any, path: Path, metadata: Any) -> None:
+    Path(path).write_bytes(b"half a file")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch):
+    before = path.read_bytes()
+    monkeypatch.setattr(safetensors.torch, "save_file", until_full)
+    with pytest.raises(OutputError, match=r"checkpoint.safetensors cannot be written: .*No space left on device"):
+        write_checkpoint(path, *trained(seed=1), STATE)
+    assert path.read_bytes() == before
+    assert names(path.parent) == [path.name], "no draft is left"
+
+
+def test_a_full_disk_at_the_first_checkpoint_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(safetensors.torch, "save_file", until_full)
+    with pytest.raises(OutputError, match="No space left"):
+        write_checkpoint(tmp_path / "checkpoint.safetensors", *trained(), STATE)
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path: Path):
+    with pytest.raises(OutputError, match=r"weights.safetensors cannot be written"):
+        write_weights(tmp_path / "gone" / "weights.safetensors", nn.Linear(1, 1), {})
+
+
+def test_nothing_is_left_beside_the_file(path: Path):
+    write_checkpoint(path, *trained(seed=1), STATE)
+    assert names(path.parent) == [path.name]

@@ -1,0 +1,222 @@
+"""Whatever kills a run, what comes of it is bitwise what would have come of it."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_processes import (
+    die_at_step,
+    die_before_the_result,
+    die_while_evaluating,
+    die_while_saving,
+    killed,
+    slowly,
+    start,
+    train_and,
+    wait_for,
+)
+from tiny_recipes import EPOCHS, METHODS, STEPS, log_of, tiny
+
+from localscale.errors import CheckpointError, OutputError, TrainingError
+from localscale.lab.tasks.mnist import MNISTTask
+from localscale.lab.training import Recipe, Run, train
+from localscale.lab.training.regularization import Regularization
+
+CHANCE = Regularization(drop_path=0.2, mixup=0.8, random_erasing=0.5, label_smoothing=0.1)
+
+
+def recipe_of(digits: Path, method: str) -> Recipe:
+    """As much chance as there can be."""
+    return tiny(digits, method, regularization=CHANCE)
+
+
+@pytest.fixture(scope="module")
+def wholes(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs that nothing interrupted."""
+    folders = {name: tmp_path_factory.mktemp("whole") / name for name in METHODS}
+    for name, folder in folders.items():
+        train(recipe_of(digits, name), folder, cpu=True)
+    return folders
+
+
+def go_on(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    return train(recipe, folder, resume=True, cpu=True)
+
+
+def assert_same_run(folder: Path, whole: Path) -> None:
+    a, b = load_file(Run(folder).weights), load_file(Run(whole).weights)
+    assert set(a) == set(b)
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    assert log_of(folder) == log_of(whole)
+    assert len(log_of(folder)) == EPOCHS
+    first, second = Run(folder).result(), Run(whole).result()
+    assert first is not None
+    assert second is not None
+    assert first["metrics"] == second["metrics"]
+    assert first["metrics"]["invariance_error"]["relative"] > 1e-3, "answers depend on the images"
+
+
+# Interruptions
+
+
+def test_killed_at_every_kind_of_moment(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+    recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
+    assert killed(recipe, run.folder, die_at_step, 2)
+    assert (run.recipe_file.exists(), run.log.exists(), run.checkpoint.exists()) == (True, False, False)
+    assert killed(recipe, run.folder, die_while_saving, 1)
+    assert (run.log.exists(), run.checkpoint.exists()) == (True, False), "half a checkpoint is none"
+    assert killed(recipe, run.folder, die_at_step, STEPS + 2)
+    kept = run.checkpoint.read_bytes()
+    assert killed(recipe, run.folder, die_while_saving, 1)
+    assert run.checkpoint.read_bytes() == kept, "the old one stays until the new one is whole"
+    assert len(log_of(run.folder)) == 2, "an epoch ahead of the checkpoint"
+    assert killed(recipe, run.folder, die_while_evaluating)
+    assert run.checkpoint.exists()
+    assert killed(recipe, run.folder, die_before_the_result)
+    assert run.weights.exists()
+    assert run.result() is None
+    go_on(recipe, run.folder)
+    assert_same_run(run.folder, wholes["plain"])
+
+
+def test_killed_with_canonicalizers(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+    recipe, run = recipe_of(digits, "dec"), Run(tmp_path / "run")
+    assert killed(recipe, run.folder, die_while_saving, 2)
+    assert killed(recipe, run.folder, die_at_step, 2 * STEPS + 1)
+    assert killed(recipe, run.folder, die_while_evaluating)
+    go_on(recipe, run.folder)
+    assert_same_run(run.folder, wholes["dec"])
+    assert log_of(run.folder)[-1]["input/displacement"] > 0
+
+
+def test_killed_from_outside_at_any_time(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+    recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
+    for epochs in (0, 1, 2):
+        process = start(train_and, recipe, run.folder, slowly, 0.06)
+        wait_for(lambda: run.recipe_file.exists() and (not epochs or len(log_lines(run)) >= epochs))  # noqa: B023
+        process.kill()
+        process.join()
+        assert run.result() is None
+    go_on(recipe, run.folder)
+    assert_same_run(run.folder, wholes["plain"])
+
+
+def log_lines(run: Run) -> list[str]:
+    return run.log.read_text().splitlines() if run.log.exists() else []
+
+
+def test_without_a_checkpoint_it_begins_again(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+    """Checkpoints that are not yet due: what was logged is forgotten."""
+    recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
+    assert killed(recipe, run.folder, die_at_step, 2 * STEPS + 1, checkpoint_seconds=3600)
+    assert (len(log_of(run.folder)), run.checkpoint.exists()) == (2, False)
+    go_on(recipe, run.folder)
+    assert_same_run(run.folder, wholes["plain"])
+
+
+def test_nothing_is_left_when_it_is_done(wholes: dict[str, Path]):
+    names = {"log.jsonl", "recipe.json", "result.json", "weights.safetensors"}
+    assert {path.name for path in wholes["plain"].iterdir()} == names
+
+
+def test_no_drafts_are_left_when_it_is_done(digits: Path, tmp_path: Path):
+    assert killed(recipe_of(digits, "plain"), tmp_path / "run", die_while_saving, 1)
+    go_on(recipe_of(digits, "plain"), tmp_path / "run")
+    assert list((tmp_path / "run").glob(".*.part")) == []
+
+
+# Finished, in use, or something else
+
+
+def test_a_finished_run_returns_its_result(wholes: dict[str, Path], digits: Path):
+    run = Run(wholes["plain"])
+    before = {path.name: path.stat().st_mtime_ns for path in run.folder.iterdir()}
+    assert go_on(recipe_of(digits, "plain"), run.folder) == run.result()
+    assert {path.name: path.stat().st_mtime_ns for path in run.folder.iterdir()} == before
+    with pytest.raises(OutputError, match=r"the run in .* is finished; choose another folder with --out to repeat it"):
+        train(recipe_of(digits, "plain"), run.folder, cpu=True)
+
+
+def test_a_folder_in_use_is_left_alone_until_its_process_ends(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+    recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
+    process = start(train_and, recipe, run.folder, slowly, 5)
+    wait_for(run.recipe_file.exists)
+    told = r"another process is training in .*/run; wait for it, or choose another folder with --out"
+    with pytest.raises(OutputError, match=told):
+        go_on(recipe, run.folder)
+    process.kill()
+    process.join()
+    go_on(recipe, run.folder)
+    assert_same_run(run.folder, wholes["plain"])
+
+
+@pytest.fixture
+def unfinished(digits: Path, tmp_path: Path) -> Run:
+    run = Run(tmp_path / "unfinished")
+    with run.locked():
+        run.claim(recipe_of(digits, "plain"), resume=False)
+    run.log.write_text('{"epoch": 1, "seconds": 0.1}\n')
+    return run
+
+
+def test_an_unfinished_run_is_taken_up_only_when_asked_to(unfinished: Run, digits: Path):
+    with pytest.raises(OutputError, match=r"holds an unfinished run; add --resume to go on, or choose another --out"):
+        train(recipe_of(digits, "plain"), unfinished.folder, cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"learning_rate": 0.5}, r"\(optimization.learning_rate is 0.001 there and 0.5 here\)"),
+        ({"seed": 3}, r"\(seed is 0 there and 3 here\)"),
+        ({"method": "dec"}, r"\(method.kind is 'Plain' there and 'DEC' here; method.sites is None there and \['input"),
+        ({"start": Path("runs/a")}, r"\(start is None there and 'runs/a' here\)"),
+    ],
+)
+def test_other_settings_are_named(changes: dict[str, Any], told: str, unfinished: Run, digits: Path):
+    recipe = tiny(digits, changes.pop("method", "plain"), regularization=CHANCE, **changes)
+    with pytest.raises(CheckpointError, match=rf"holds a run with other settings {told}.*; choose another folder with"):
+        go_on(recipe, unfinished.folder)
+
+
+def test_a_folder_with_something_else_is_refused(digits: Path, tmp_path: Path):
+    (tmp_path / ".DS_Store").touch()
+    Run(tmp_path).claim(recipe_of(digits, "plain"), resume=False)  # hidden files are of no account
+    Run(tmp_path).recipe_file.unlink()
+    (tmp_path / "thesis.tex").touch()
+    for resume in (True, False):
+        with pytest.raises(OutputError, match=r"holds thesis.tex and no recipe.json; choose a new or empty folder"):
+            train(recipe_of(digits, "plain"), tmp_path, resume=resume, cpu=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".DS_Store", "thesis.tex"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(digits: Path, tmp_path: Path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(OutputError, match=f"{folder} cannot be made: "):
+            train(recipe_of(digits, "plain"), folder, cpu=True)
+
+
+def test_a_broken_checkpoint_is_told(digits: Path, tmp_path: Path):
+    recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
+    assert killed(recipe, run.folder, die_while_evaluating)
+    os.truncate(run.checkpoint, 1000)
+    with pytest.raises(CheckpointError, match=r"checkpoint.safetensors cannot be read .*; was it copied whole\?"):
+        go_on(recipe, run.folder)
+
+
+def test_the_advice_to_a_full_gpu_can_be_followed(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    recipe = tiny(digits, epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(MNISTTask, "images", full)
+        with pytest.raises(TrainingError, match="try --batch-size 4"):
+            train(recipe, tmp_path / "run", cpu=True)
+    smaller = dataclasses.replace(recipe.optimization, batch_size=4)
+    assert go_on(dataclasses.replace(recipe, optimization=smaller), tmp_path / "run")

@@ -1,0 +1,103 @@
+"""Two processes with half a batch each train and measure as one with all of it."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_imagenet import write_discs, write_scaled_discs
+from tiny_processes import together
+from tiny_recipes import COMPOSE, log_of, tiny
+
+from localscale.lab.methods import Plain
+from localscale.lab.methods.method import Method
+from localscale.lab.tasks.imagenet import ImageNetData
+from localscale.lab.tasks.mnist import MNISTTask
+from localscale.lab.training import Recipe, Run, train
+
+BY_TASK = dataclasses.replace(COMPOSE, supervision=0.0, prior=0.0)
+
+
+def work(recipe: Recipe, folder: Path) -> None:
+    result = train(recipe, folder, cpu=True)
+    (folder.parent / f"rank{os.environ['RANK']}.json").write_text(json.dumps(result["metrics"]))
+
+
+def both(recipe: Recipe, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results of one process and of two."""
+    alone = train(recipe, folder / "one", cpu=True)
+    together(work, recipe, folder / "two")
+    shared = Run(folder / "two").result()
+    assert shared is not None
+    assert (alone["processes"], shared["processes"]) == (1, 2)
+    for rank in (0, 1):
+        assert json.loads((folder / f"rank{rank}.json").read_text()) == shared["metrics"]
+    return alone, shared
+
+
+def furthest(folder: Path) -> float:
+    """The largest difference of any weight that matters.
+
+    Biases of keys and of a map's raw parameters move by rounding alone: a softmax after them takes no note.
+    """
+    one, two = (load_file(Run(folder / name).weights) for name in ("one", "two"))
+    assert set(one) == set(two)
+    matter = [name for name in one if not name.endswith(("qkv.bias", "to_x.bias", "to_y.bias"))]
+    return max(float((one[name] - two[name]).abs().max()) for name in matter)
+
+
+@pytest.mark.parametrize("method", [Plain(), BY_TASK], ids=["plain", "dec"])
+def test_two_train_as_one(method: Method, digits: Path, tmp_path: Path):
+    recipe = tiny(digits, method, bracket_count=4, epochs=2)
+    alone, shared = both(recipe, tmp_path)
+    one, two = alone["metrics"], shared["metrics"]
+    assert one["accuracy"] == two["accuracy"]
+    assert one["per_scale"] == two["per_scale"]
+    assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=3e-4)
+    assert furthest(tmp_path) < 3e-4  # sums in another order, through Adam
+    for a, b in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
+        assert b == pytest.approx(a, rel=1e-3, abs=1e-6)
+
+
+def test_two_are_supervised_nearly_as_one(digits: Path, tmp_path: Path):
+    """Supervision and prior are ratios and squares of means over a process's share: close, not equal."""
+    both(tiny(digits, COMPOSE, epochs=1), tmp_path)
+    (one,), (two,) = log_of(tmp_path / "one"), log_of(tmp_path / "two")
+    assert two["task"] == pytest.approx(one["task"], rel=1e-4)
+    assert two["supervision"] == pytest.approx(one["supervision"], rel=0.02)
+
+
+def test_two_read_images_as_one(tmp_path: Path):
+    pytest.importorskip("cv2", reason="needs the extra 'imagenet'")
+    test = write_scaled_discs(tmp_path / "test")
+    data = ImageNetData(
+        train_root=write_discs(tmp_path / "train"), test_root=test, image_size=64, workers=0, least_area=0.9
+    )
+    recipe = tiny(tmp_path, pretrained="none", data=data, epochs=4, batch_size=4)
+    alone, shared = both(recipe, tmp_path)
+    one, two = alone["metrics"], shared["metrics"]
+    assert (one["images"], alone["classes"]) == (6, 3)
+    assert one["accuracy"] > 0
+    assert one["per_scale"] == two["per_scale"]
+    assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=1e-3)
+    assert furthest(tmp_path) < 3e-4  # sums in another order, through Adam
+
+
+def answer_one_question(recipe: Recipe, folder: Path) -> None:
+    def evaluate(task: MNISTTask, predict: Any, *arguments: Any, **rest: Any) -> dict[str, Any]:
+        with torch.no_grad():
+            return {"answer": predict(torch.full((1, 3, 160, 160), 0.5))[0, :3].tolist()}
+
+    MNISTTask.evaluate = evaluate  # type: ignore[method-assign]
+    work(recipe, folder)
+
+
+def test_all_processes_ask_the_same_model(digits: Path, tmp_path: Path):
+    recipe = tiny(digits, backbone="test_resnet", pretrained="none", image_size=160, train_count=8, epochs=1)
+    together(answer_one_question, recipe, tmp_path / "two")
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second

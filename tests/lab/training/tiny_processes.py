@@ -1,0 +1,134 @@
+"""Training in processes of their own: some are killed, some work together.
+
+They are forked from a server that has imported everything already, so each starts in a moment.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from localscale.lab.training import Recipe, runner, train
+from localscale.lab.training.loop import Loop
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["localscale.lab.training", "localscale.metrics.streaming", "timm"])
+
+
+def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    process = CONTEXT.Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+# Runs that are killed
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_step(number: int) -> None:
+    take = Loop.one_step
+
+    def step(loop: Loop, step: int, *arguments: Any) -> Any:
+        return die() if step == number else take(loop, step, *arguments)
+
+    Loop.one_step = step  # type: ignore[method-assign]
+
+
+def die_while_saving(number: int) -> None:
+    """Half of the ``number``-th file with tensors is written by then."""
+    save, left = safetensors.torch.save_file, number
+
+    def half(tensors: Any, path: Path, **rest: Any) -> None:
+        nonlocal left
+        left -= 1
+        save(tensors, path, **rest)
+        if left == 0:
+            os.truncate(path, path.stat().st_size // 2)
+            die()
+
+    safetensors.torch.save_file = half
+
+
+def die_while_evaluating(_: Any) -> None:
+    runner.evaluate = lambda *arguments, **rest: die()  # type: ignore[assignment,attr-defined]
+
+
+def die_before_the_result(_: Any) -> None:
+    runner.write_whole = lambda path, data: die()  # type: ignore[assignment,attr-defined]
+
+
+def slowly(seconds: float) -> None:
+    take = Loop.one_step
+
+    def step(loop: Loop, *arguments: Any) -> Any:
+        time.sleep(seconds)
+        return take(loop, *arguments)
+
+    Loop.one_step = step  # type: ignore[method-assign]
+
+
+def train_and(
+    recipe: Recipe, folder: Path, prepare: Callable[[Any], None], detail: Any = None, checkpoint_seconds: float = 0
+) -> None:
+    """Train, or go on with it, after ``prepare`` has laid its trap."""
+    torch.set_num_threads(1)
+    prepare(detail)
+    train(recipe, folder, resume=True, cpu=True, checkpoint_seconds=checkpoint_seconds)
+
+
+def killed(recipe: Recipe, folder: Path, prepare: Callable[[Any], None], detail: Any = None, **rest: float) -> bool:
+    process = start(train_and, recipe, folder, prepare, detail, *rest.values())
+    process.join(60)
+    return process.exitcode == -signal.SIGKILL
+
+
+# Runs of two
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _be_one_of(world: int, rank: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    work(*arguments)
+
+
+def together(work: Callable[..., None], *arguments: Any, world: int = 2) -> None:
+    """``work`` in ``world`` processes that know of each other, as ``accelerate launch`` starts them."""
+    port = free_port()
+    processes = [start(_be_one_of, world, rank, port, work, arguments) for rank in range(world)]
+    deadline = time.monotonic() + 120
+    try:
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        assert [process.exitcode for process in processes] == [0] * world
+    finally:
+        for process in processes:
+            process.kill()
