@@ -62,7 +62,7 @@ def gradients(device: str, quick: bool) -> Table:
     def loss(gradient: str) -> Tensor:
         tight = ls.Canonicalizer(192, (6, 6), ls.DECConfig(gradient=gradient, tolerance=1e-10, max_steps=60))
         tight.network = canonicalizer.network
-        return (tight(features).map.flow(9, 9) * target).sum()
+        return (tight(features).map.displacement_field(9, 9) * target).sum()
 
     step = 1e-5
     with torch.no_grad():
@@ -94,9 +94,9 @@ def memory(device: str, quick: bool) -> Table:
         peaks = {}
         for steps in (5, 50):
             canonicalizer, features = _far_from_identity(device, batch=2 if quick else 16)
-            adjoint = Anderson(max_steps=10, tolerance=0, fixed=True)
+            adjoint = Anderson(max_steps=10, tolerance=0, fixed_steps=True)
             gradient = Implicit(adjoint) if rule == "implicit" else "unrolled"
-            solver = Anderson(max_steps=steps, tolerance=0, fixed=True)
+            solver = Anderson(max_steps=steps, tolerance=0, fixed_steps=True)
             peaks[steps] = peak_bytes(lambda: _solve_and_backward(canonicalizer, features, solver, gradient), device)  # noqa: B023
         rows.append(
             {

@@ -196,12 +196,12 @@ def _row(
 
     def answer(images: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         logits, report = pair.adapted(images, return_report=True)
-        return logits, [site.residual for site in report.values()], [site.map.offsets for site in report.values()]
+        return logits, [site.residual for site in report.values()], [site.map.displacements for site in report.values()]
 
     def look(call: str, answered: Any) -> None:
         if call == "adapted":
             residuals.extend(float(residual.max()) for residual in answered[1])
-            moved.extend(float(GridMap(offsets).displacement().mean()) for offsets in answered[2])
+            moved.extend(float(GridMap(displacements).mean_displacement().mean()) for displacements in answered[2])
 
     calls: dict[str, Callable[..., Any]] = {"base": pair.base, "adapted": answer}
     if way.compile:

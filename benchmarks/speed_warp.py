@@ -71,7 +71,7 @@ class Inputs:
     """A tensor, its map in each of the forms that a method wants, and a gradient of the answer."""
 
     x: Tensor
-    offsets: Tensor
+    displacements: Tensor
     grid: Tensor
     positions: Tensor
     slope: Tensor
@@ -81,8 +81,8 @@ class Inputs:
 Method = Callable[[Tensor, Layout, Tensor], Tensor]
 
 
-def _ours(x: Tensor, layout: Layout, offsets: Tensor) -> Tensor:
-    return ls.unscale(x, GridMap(offsets), layout=layout)
+def _ours(x: Tensor, layout: Layout, displacements: Tensor) -> Tensor:
+    return ls.unscale(x, GridMap(displacements), layout=layout)
 
 
 def _grid_sample(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
@@ -96,9 +96,11 @@ def _half_grid(x: Tensor, layout: Layout, grid: Tensor) -> Tensor:
     return back(F.grid_sample(view, grid.to(x.dtype), mode="bilinear", padding_mode="border", align_corners=True))
 
 
-def _grid_made(x: Tensor, layout: Layout, offsets: Tensor) -> Tensor:
+def _grid_made(x: Tensor, layout: Layout, displacements: Tensor) -> Tensor:
     height, width = pixels_of(x, layout)
-    return _grid_sample(x, layout, to_grid_sample(pixel_positions(GridMap(offsets).flow(height, width))))
+    return _grid_sample(
+        x, layout, to_grid_sample(pixel_positions(GridMap(displacements).displacement_field(height, width)))
+    )
 
 
 def _remap(x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
@@ -110,9 +112,9 @@ def _remap(x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
 
 
 METHODS: dict[str, tuple[Method, str]] = {
-    OURS: (_ours, "offsets"),
+    OURS: (_ours, "displacements"),
     GIVEN: (_grid_sample, "grid"),
-    "grid_sample, grid made": (_grid_made, "offsets"),
+    "grid_sample, grid made": (_grid_made, "displacements"),
     "kornia's remap, positions given": (_remap, "positions"),
     "grid_sample, grid given, itself in half precision": (_half_grid, "grid"),
 }
@@ -152,7 +154,7 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
     if device.startswith("cuda"):
         calls[REPLAYED] = _replayed(calls[OURS], backward)
     inputs = fresh()
-    reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].offsets.double())
+    reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].displacements.double())
     errors: dict[str, float] = {}
 
     def look(name: str, answer: tuple[Tensor, ...]) -> None:
@@ -213,15 +215,15 @@ def _in_caller(call: Callable[[Inputs], tuple[Any, ...]]) -> Callable[[Inputs], 
 def _replayed(call: Callable[[Inputs], tuple[Any, ...]], backward: bool) -> Callable[[Inputs], tuple[Any, ...]]:
     """The same recorded as a CUDA graph: the device's time, without the host's."""
 
-    def step(x: Tensor, offsets: Tensor, slope: Tensor | None = None) -> dict[str, Tensor]:
-        inputs = Inputs(x, offsets, x, x, x if slope is None else slope)
+    def step(x: Tensor, displacements: Tensor, slope: Tensor | None = None) -> dict[str, Tensor]:
+        inputs = Inputs(x, displacements, x, x, x if slope is None else slope)
         return {str(n): answer for n, answer in enumerate(call(inputs))}
 
     replay = Replayed(step)
 
     def replayed(inputs: Inputs) -> tuple[Any, ...]:
         slopes = (inputs.slope,) if backward else ()
-        return tuple(replay(inputs.x, inputs.offsets, *slopes).values())
+        return tuple(replay(inputs.x, inputs.displacements, *slopes).values())
 
     return replayed
 
@@ -230,5 +232,5 @@ def _make_inputs(feature: Feature, dtype: torch.dtype, device: str) -> Inputs:
     x, slope = (torch.randn(feature.shape, device=device, dtype=dtype) for _ in range(2))
     m = ls.random_map(feature.shape[0], KNOTS, strength=0.5, device=device)
     assert isinstance(m, GridMap)
-    positions = pixel_positions(m.flow(*feature.pixels))
-    return Inputs(x, m.offsets, to_grid_sample(positions), positions, slope)
+    positions = pixel_positions(m.displacement_field(*feature.pixels))
+    return Inputs(x, m.displacements, to_grid_sample(positions), positions, slope)

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from benchmarks.measurement import Table, median_milliseconds, peak_bytes
 from localscale.errors import TrainingError
 from localscale.lab.backbones.catalogue import create_backbone, normalisation
-from localscale.lab.methods import DEC, Method, Plain
+from localscale.lab.methods import DEC, FineTune, Method
 from localscale.lab.recipes import find_recipe
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.tasks.mnist import MNISTData, MNISTTask
@@ -20,9 +20,9 @@ from localscale.lab.training.loop import Loop
 
 PACKAGES = ("localscale", "torch", "timm", "accelerate")
 STEPS = 10  # evaluations per solve, for DEC and Optim alike
-SITES = {"sites": ("input", "blocks.0"), "knots": (6, 4), "solver": "plain", "solver_steps": STEPS}
+SITES = {"sites": ("input", "blocks.0"), "knots": (6, 4), "solver": "picard", "solver_steps": STEPS}
 METHODS: dict[str, Method] = {
-    "backbone alone": Plain(),
+    "backbone alone": FineTune(),
     "DEC direct, implicit gradient": DEC(**SITES),  # type: ignore[arg-type]
     "DEC compose, implicit gradient": DEC(update="compose", **SITES),  # type: ignore[arg-type]
     "Optim, unrolled": DEC(update="gradient", gradient="unrolled", **SITES),  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def run(out: Path, seed: int, plan: Plan) -> list[Row]:
     print(f"\n{render_table(rows)}\n")
     print(f"InvE is the squared ℓ2 between softmax answers, mean over {plan.variants} other sizes of each test image.")
     for path, site in whole.items():
-        moved = 100 * float(site.map.displacement().mean())
+        moved = 100 * float(site.map.mean_displacement().mean())
         share = f"{100 * float(site.converged.double().mean()):.1f} %"
         print(f"site {path}: test images move by {moved:.2f} % of their side, {share} of equilibria reached")
     print(f"pictures: {out / 'learned_warps.png'}, {out / 'accuracy_per_scale.png'}")

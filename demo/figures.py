@@ -20,7 +20,7 @@ MARKERS = {"start": "o", "control": "s", "DEC": "D"}
 def draw_warps(path: Path, images: Tensor, m: ls.maps.Map, titles: list[str]) -> None:
     """Top: what came in, with the lattice the learned map reads at. Bottom: the canonical form it makes."""
     count, canonical = len(images), ls.unscale(images, m)
-    mean = float(m.displacement().mean()) * images.shape[-1]
+    mean = float(m.mean_displacement().mean()) * images.shape[-1]
     gain = max(1, min(20, round(2.0 / max(mean, 1e-6))))
     figure, axes = plt.subplots(2, count, figsize=(1.7 * count, 3.9), layout="constrained")
     for column in range(count):
@@ -42,7 +42,7 @@ def draw_warps(path: Path, images: Tensor, m: ls.maps.Map, titles: list[str]) ->
 def draw_lattice(axis: Axes, m: ls.maps.Map, index: int, side: int, gain: float, lines: int = 9) -> None:
     """The even lattice and where the map sends it, in pixels."""
     even = lattice(lines, lines, dtype=m.dtype)
-    moved = ((even + gain * m.flow(lines, lines)[index]) * (side - 1)).numpy()
+    moved = ((even + gain * m.displacement_field(lines, lines)[index]) * (side - 1)).numpy()
     for k in range(lines):
         axis.plot(moved[k, :, 0], moved[k, :, 1], color="#56B4E9", linewidth=0.8)
         axis.plot(moved[:, k, 0], moved[:, k, 1], color="#56B4E9", linewidth=0.8)

@@ -26,7 +26,7 @@ def make_base() -> nn.Module:
 def describe(report: dict[str, ls.SiteReport]) -> str:
     """One line per site: how far its maps are from the identity, and how well they were solved for."""
     return "\n".join(
-        f"  {path:9} moves {100 * site.map.displacement().mean():.2f} % of the side, "
+        f"  {path:9} moves {100 * site.map.mean_displacement().mean():.2f} % of the side, "
         f"residual ≤ {site.residual.max():.1e}, steps ≤ {site.steps.max()}, "
         f"{int(site.converged.sum())}/{len(site.converged)} converged"
         for path, site in report.items()

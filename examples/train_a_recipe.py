@@ -9,8 +9,9 @@ import json
 import os
 from pathlib import Path
 
+from localscale.lab.recipes import find_recipe
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.training import find_recipe, load_run, train
+from localscale.lab.training import load_run, train
 
 out = Path(os.environ.get("OUT", "out")) / "train_a_recipe"
 recipe = find_recipe("mnist-deit_tiny-dec_compose_joint")

@@ -63,7 +63,7 @@ def main() -> None:
         for head in (network.to_x, network.to_y):  # as training would: maps that move something
             nn.init.normal_(head.weight, std=1.0, generator=torch.Generator().manual_seed(2))
         report = model(x, return_report=True)[1]["block"]
-        print(f"{mode}: moves {100 * report.map.displacement().mean():.1f} % of the side; ", end="")
+        print(f"{mode}: moves {100 * report.map.mean_displacement().mean():.1f} % of the side; ", end="")
         try:
             ls.testing.assert_equivariant(model, x, g, tolerance=0.01)
             print("model(S(x)) = S(model(x)) to 1 %")

@@ -34,9 +34,9 @@ def test_no_flow_looks_at_whole_pixels_exactly(size: tuple[int, int]):
 
 
 def test_flow_counts_in_image_sides_and_stops_at_the_border():
-    flow = torch.zeros(1, 3, 5, 2)
-    flow[..., 0], flow[..., 1] = 0.25, -1.0
-    pixels = pixel_positions(flow)
+    displacement = torch.zeros(1, 3, 5, 2)
+    displacement[..., 0], displacement[..., 1] = 0.25, -1.0
+    pixels = pixel_positions(displacement)
     assert pixels[0, :, :, 0].tolist() == [[1, 2, 3, 4, 4]] * 3
     assert not pixels[..., 1].any()
 

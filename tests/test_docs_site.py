@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localscale.lab.training import RECIPES, Recipe
+from localscale.lab.recipes import RECIPES, Recipe
 
 mkdocs_config = pytest.importorskip("mkdocs.config", reason="needs the extra docs")
 pytest.importorskip("material", reason="needs the extra docs")
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = (
     *("maps", "warp", "equilibrium", "canonicalizer", "adaptation", "heads", "metrics", "testing", "errors"),
-    *("lab.methods", "lab.data", "lab.training", "lab.pictures"),
+    *("lab.methods", "lab.data", "lab.recipes", "lab.runs", "lab.training", "lab.pictures"),
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -149,7 +149,7 @@ def find_small_recipe(name: str) -> Recipe:
 def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no digits from an earlier download
-    monkeypatch.setattr("localscale.lab.training.find_recipe", find_small_recipe)
+    monkeypatch.setattr("localscale.lab.recipes.find_recipe", find_small_recipe)
     if page.name == "data.md":
         for kind in ("imagenet", "objects"):
             monkeypatch.syspath_prepend(ROOT / "tests" / "lab" / "data" / kind)

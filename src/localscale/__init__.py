@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from localscale import errors, heads, maps, metrics, testing
     from localscale.adaptation import AdaptedModel, adapt, sites
     from localscale.canonicalizer import Canonicalizer, DECConfig, Site, SiteReport
-    from localscale.equilibrium import Anderson, Implicit, Phantom, Plain, Solution, Unrolled, fixed_point
+    from localscale.equilibrium import Anderson, Implicit, Phantom, Picard, Solution, Unrolled, fixed_point
     from localscale.heads import Segmenter, segmenter
     from localscale.layouts import Tokens
     from localscale.maps import identity_map, map_from_logits, random_map
@@ -26,7 +26,7 @@ __all__ = [
     "DECConfig",
     "Implicit",
     "Phantom",
-    "Plain",
+    "Picard",
     "Segmenter",
     "Site",
     "SiteReport",
@@ -52,7 +52,7 @@ __all__ = [
 HOMES = {
     "adaptation": ("AdaptedModel", "adapt", "sites"),
     "canonicalizer": ("Canonicalizer", "DECConfig", "Site", "SiteReport"),
-    "equilibrium": ("Anderson", "Implicit", "Phantom", "Plain", "Solution", "Unrolled", "fixed_point"),
+    "equilibrium": ("Anderson", "Implicit", "Phantom", "Picard", "Solution", "Unrolled", "fixed_point"),
     "heads": ("Segmenter", "segmenter"),
     "layouts": ("Tokens",),
     "maps": ("identity_map", "map_from_logits", "random_map"),

@@ -12,7 +12,7 @@ from torch import Tensor
 __all__ = [
     "compute_dtype",
     "coordinates",
-    "flow_to_grid_sample",
+    "displacement_to_grid_sample",
     "lattice",
     "pixel_positions",
     "resize",
@@ -49,17 +49,16 @@ def lattice(height: int, width: int, *, dtype: torch.dtype, device: torch.device
     return torch.stack((x, y), dim=-1)
 
 
-def pixel_positions(flow: Tensor) -> Tensor:
-    """Where each pixel looks, in pixels: ``flow`` is l(p) − p on the H×W grid, shape ``(B, H, W, 2)``.
+def pixel_positions(displacement: Tensor) -> Tensor:
+    """The position, in pixels, that each pixel reads, for ``displacement`` l(p) − p on the H×W grid, ``(B, H, W, 2)``.
 
-    Adding the displacement to integer positions keeps the identity exact: a zero flow looks at whole pixels, with no
-    rounding between [0,1] and pixels.
+    The displacement is added to integer positions, so a zero displacement reads whole pixels, without rounding.
     """
-    _, height, width, _ = flow.shape
-    rows = torch.arange(height, dtype=flow.dtype, device=flow.device)[:, None]
-    columns = torch.arange(width, dtype=flow.dtype, device=flow.device)[None, :]
-    x = torch.add(columns, flow[..., 0], alpha=width - 1).clamp_(0, width - 1)
-    y = torch.add(rows, flow[..., 1], alpha=height - 1).clamp_(0, height - 1)
+    _, height, width, _ = displacement.shape
+    rows = torch.arange(height, dtype=displacement.dtype, device=displacement.device)[:, None]
+    columns = torch.arange(width, dtype=displacement.dtype, device=displacement.device)[None, :]
+    x = torch.add(columns, displacement[..., 0], alpha=width - 1).clamp_(0, width - 1)
+    y = torch.add(rows, displacement[..., 1], alpha=height - 1).clamp_(0, height - 1)
     return torch.stack((x, y), dim=-1)
 
 
@@ -70,17 +69,17 @@ def to_grid_sample(pixels: Tensor) -> Tensor:
     return torch.addcdiv(-torch.ones_like(half), pixels, half)  # one pass
 
 
-def flow_to_grid_sample(flow: Tensor) -> Tensor:
+def displacement_to_grid_sample(displacement: Tensor) -> Tensor:
     """``to_grid_sample`` of ``pixel_positions``, without a gradient and with nothing stored in between.
 
     Positions may lie outside [−1,1]: ``grid_sample`` is told to stay at the border.
     """
-    _, height, width, _ = flow.shape
-    grid = torch.empty_like(flow, memory_format=torch.contiguous_format)
+    _, height, width, _ = displacement.shape
+    grid = torch.empty_like(displacement, memory_format=torch.contiguous_format)
     for axis, size in enumerate((width, height)):
-        pixels = torch.arange(size, dtype=flow.dtype, device=flow.device)
+        pixels = torch.arange(size, dtype=displacement.dtype, device=displacement.device)
         place = torch.add(
-            pixels if axis == 0 else pixels[:, None], flow[..., axis], alpha=size - 1, out=grid[..., axis]
+            pixels if axis == 0 else pixels[:, None], displacement[..., axis], alpha=size - 1, out=grid[..., axis]
         )
         place.div_(max(size - 1, 1) / 2).sub_(1)
     return grid

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from localscale.conventions import flow_to_grid_sample, to_grid_sample
+from localscale.conventions import displacement_to_grid_sample, to_grid_sample
 
 __all__ = ["SAMPLERS", "sample_displaced", "sample_gather", "sample_native", "sample_nearest"]
 
@@ -30,13 +30,13 @@ def sample_native(x: Tensor, pixels: Tensor) -> Tensor:
     return torch.where(still, x.detach() + (sampled - sampled.detach()), sampled)
 
 
-def sample_displaced(x: Tensor, flow: Tensor, moves: Tensor) -> Tensor:
-    """``sample_native`` where ``flow`` l(p) − p says, without gradients and with less to read and write in between.
+def sample_displaced(x: Tensor, displacement: Tensor, moves: Tensor) -> Tensor:
+    """``sample_native`` at p + ``displacement``, without gradients and with fewer intermediate tensors.
 
     ``moves`` ``(B,)`` says which maps move anything; under the others ``x`` stays as it is.
     """
-    dtype = torch.promote_types(x.dtype, flow.dtype)
-    grid = flow_to_grid_sample(flow.to(dtype)).expand(len(x), -1, -1, -1)
+    dtype = torch.promote_types(x.dtype, displacement.dtype)
+    grid = displacement_to_grid_sample(displacement.to(dtype)).expand(len(x), -1, -1, -1)
     sampled = F.grid_sample(x.to(dtype), grid, mode="bilinear", padding_mode="border", align_corners=True).to(x.dtype)
     if x.device.type == "cpu" and moves.all():  # looking costs nothing there
         return sampled

@@ -85,11 +85,11 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
     if native and layout != "NHW" and kernels.usable(x) and x.numel() < LARGE * x.shape[0]:
         from localscale.kernels.warp import fused_unscale
 
-        return fused_unscale(x, look_at.displacements(height, width), layout)
-    (view, restore), flow = as_nchw(x, layout), look_at.flow(height, width)
+        return fused_unscale(x, look_at.displacement_lattices(height, width), layout)
+    (view, restore), displacement = as_nchw(x, layout), look_at.displacement_field(height, width)
     if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        moves = look_at.moves if isinstance(look_at, GridMap) else flow.flatten(1).any(dim=1)
-        return restore(sample_displaced(view, flow, moves))
-    pixels = pixel_positions(flow).expand(x.shape[0], -1, -1, -1)
+        moves = look_at.moves if isinstance(look_at, GridMap) else displacement.flatten(1).any(dim=1)
+        return restore(sample_displaced(view, displacement, moves))
+    pixels = pixel_positions(displacement).expand(x.shape[0], -1, -1, -1)
     sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]
     return restore(sample(view, pixels))

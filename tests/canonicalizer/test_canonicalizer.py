@@ -40,7 +40,7 @@ def test_every_map_is_the_identity_at_first(update: str, family: str, shape: tup
     report = canonicalizer(shape[1], (5, 4), update=update, family=family)(noise(*shape))
     assert isinstance(report, SiteReport)
     assert torch.equal(report.map.state(), identity_map(shape[0], (5, 4), family=family).state())
-    assert not report.map.flow(13, 11).any()
+    assert not report.map.displacement_field(13, 11).any()
     assert report.converged.tolist() == [True] * shape[0]
     assert report.residual.tolist() == [0.0] * shape[0]
     assert report.steps.tolist() == [1] * shape[0]
@@ -54,7 +54,7 @@ def test_the_map_is_an_equilibrium(family: str):
     with torch.no_grad():
         m = module(features).map
         again = module.network(unscale(features, m))
-    assert (m.displacement() > 0.005).all()
+    assert (m.mean_displacement() > 0.005).all()
     torch.testing.assert_close(again.state(), m.state(), atol=1e-8, rtol=0)
 
 
@@ -75,7 +75,7 @@ def test_the_default_solver_reaches_equilibrium_far_from_the_identity(kind: str,
     assert reached.float().mean() >= 0.95
     assert torch.equal(report.converged, reached)
     if kind == "features" and family == "grid":
-        assert report.map.displacement().mean() > 0.01
+        assert report.map.mean_displacement().mean() > 0.01
 
 
 @pytest.mark.parametrize("std", [2.0, 10.0])
@@ -94,7 +94,7 @@ def test_with_wild_weights_the_report_says_which_did_not(std: float):
     assert torch.equal(safe.residual, report.residual)
     one = identity_map(24, 6).state()
     assert torch.equal(safe.map.state()[~safe.converged], one[~safe.converged])
-    assert not safe.map.flow(9, 9)[~safe.converged].any()
+    assert not safe.map.displacement_field(9, 9)[~safe.converged].any()
     assert torch.equal(safe.map.state()[safe.converged], report.map.state()[safe.converged])
 
     with torch.no_grad(), pytest.raises(ConvergenceError):
@@ -112,7 +112,7 @@ def test_no_grid_map_folds_converged_or_not(update: str, std: float, guard: floa
         report = canonicalizer(192, std=std, update=update, guard=guard, **WILD)(noise(12, 192, 14, 14))
     assert not report.converged.all()
     assert (report.map.min_determinant() >= guard - 1e-4).all()
-    assert (report.map.displacement() > 0.01).all()
+    assert (report.map.mean_displacement() > 0.01).all()
 
 
 @pytest.mark.parametrize(("update", "std"), [("direct", 0.5), ("compose", 0.5), ("gradient", 5.0)])

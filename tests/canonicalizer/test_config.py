@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from localscale.canonicalizer import DECConfig, Site
-from localscale.equilibrium import Anderson, Plain
+from localscale.equilibrium import Anderson, Picard
 from localscale.errors import ConfigError, LocalScaleError, MapError
 
 TWO = ("input", "blocks.0")
@@ -24,7 +24,7 @@ OTHER = {
     "temperature": 0.5,
     "guard": None,
     "step_size": 0.25,
-    "solver": "plain",
+    "solver": "picard",
     "max_steps": 7,
     "tolerance": 1e-3,
     "history": 3,
@@ -116,8 +116,8 @@ def test_a_configuration_does_not_change():
 
 def test_settings_reach_the_solver():
     settings = {"max_steps": 7, "tolerance": 1e-3, "history": 3, "damping": 0.75, "fixed_steps": True}
-    assert DECConfig(**settings).make_solver() == Anderson(7, 1e-3, 3, 0.75, fixed=True)
-    assert DECConfig(**settings, solver="plain").make_solver() == Plain(7, 1e-3, 0.75, fixed=True)
+    assert DECConfig(**settings).make_solver() == Anderson(7, 1e-3, 3, 0.75, fixed_steps=True)
+    assert DECConfig(**settings, solver="picard").make_solver() == Picard(7, 1e-3, 0.75, fixed_steps=True)
 
 
 # Unknown names.
@@ -146,7 +146,7 @@ def test_unknown_keys_name_the_near_misses(build):
         ("mode", "equivarient", r"mode is 'equivarient': did you mean equivariant, invariant\?"),
         ("on_failure", "rais", r"on_failure is 'rais': did you mean raise\?"),
         ("solver", "andersen", r"solver is 'andersen': did you mean anderson\?"),
-        ("solver", "broyden", "solver is 'broyden': known: anderson, plain"),
+        ("solver", "broyden", "solver is 'broyden': known: anderson, picard"),
         ("gradient", "implict", r"no gradient 'implict': did you mean implicit\?"),
         ("gradient", "phantom(0)", "phantom steps is 0; expected at least 1"),
         ("max_steps", 0, "max_steps is 0; expected at least 1"),

@@ -117,7 +117,7 @@ def test_the_first_map_is_exactly_the_identity(family: str, dtype: torch.dtype, 
     network = MapNetwork(8, (6, 4), family=family).to(dtype)
     m = network(100 * noise(2, 8, *size, dtype=dtype))
     assert m.dtype == dtype
-    assert not m.flow(11, 13).any()
+    assert not m.displacement_field(11, 13).any()
 
 
 def test_the_first_energy_is_exactly_zero_everywhere():

@@ -35,7 +35,7 @@ def test_the_identity_is_the_first_equilibrium_bit_by_bit(update: str, family: s
     start = identity_map(2, (5, 4), family=family, dtype=dtype)
     after = step(module, noise(2, 3, 20, 30, dtype=dtype), start)
     assert torch.equal(after.state(), start.state())
-    assert not after.flow(9, 9).any()
+    assert not after.displacement_field(9, 9).any()
 
 
 @EACH_FAMILY
@@ -73,7 +73,7 @@ def test_the_guard_reaches_the_composition():
 
 def pair(at: Tensor) -> SeparableMap:
     """The same monotone map, with these values on even knots, along x and along y."""
-    axis = MonotoneMap.from_offsets(at - torch.linspace(0, 1, at.shape[-1], dtype=at.dtype))
+    axis = MonotoneMap.from_displacements(at - torch.linspace(0, 1, at.shape[-1], dtype=at.dtype))
     return SeparableMap(axis, axis)
 
 
@@ -122,7 +122,7 @@ def test_a_grid_carries_g_along_too(seed: int):
             here = step(module, features, identity_map(1, 6, dtype=torch.float64))
             there = step(module, scale(features, g), g)
         errors.append(float((on_knots(there, 6) - g(on_knots(here, 6))).abs().max()))
-        assert here.displacement() > 0.02
+        assert here.mean_displacement() > 0.02
         assert float((on_knots(there, 6) - on_knots(here, 6)).abs().max()) > 0.04
     assert errors[0] > 2 * errors[1] > 4 * errors[2], "what is left is interpolation, and goes with the pixels' size"
     assert errors[2] < 5e-4
@@ -163,7 +163,7 @@ def test_equilibria_of_compose_move_with_the_image_and_those_of_direct_do_not(kn
         module.network = Straighten(knots)
         here, there = module(features).map, module(scale(features, g)).map
         errors[update] = float((on_knots(there, knots) - g(on_knots(here, knots))).abs().max())
-        assert here.displacement() > 0.02
+        assert here.mean_displacement() > 0.02
         if update == "compose":
             for ramp, axis in zip(ramps, (here.x, here.y), strict=True):
                 seen = MonotoneMap(place[None], ramp[None])(axis.values)
@@ -250,7 +250,7 @@ def test_fixed_points_of_the_gradient_update_are_stationary_points_of_the_energy
 
     with torch.no_grad():
         found = module(features).map
-    assert (true.displacement() > 0.03).all()
+    assert (true.mean_displacement() > 0.03).all()
     torch.testing.assert_close(found.state(), true.state(), atol=1e-5, rtol=0)
     logits = [raw.detach().requires_grad_() for raw in found.logits()]
     energy = module.network(unscale(features, map_from_logits(*logits, family=family)))

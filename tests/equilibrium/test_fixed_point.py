@@ -8,10 +8,10 @@ import torch
 from known_problems import RATES, Seen, rotating, tanh_network
 from torch import Tensor
 
-from localscale.equilibrium import POLICIES, Anderson, Plain, Solution, fixed_point
+from localscale.equilibrium import POLICIES, Anderson, Picard, Solution, fixed_point
 from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError
 
-EACH_SOLVER = pytest.mark.parametrize("solver", [Anderson(60, 1e-6), Plain(300, 1e-6)])
+EACH_SOLVER = pytest.mark.parametrize("solver", [Anderson(60, 1e-6), Picard(300, 1e-6)])
 EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "unrolled"])
 
 
@@ -45,7 +45,7 @@ def test_value_is_the_image_of_the_best_point_and_residual_is_measured_there():
 
 
 @EACH_SOLVER
-def test_an_exact_fixed_point_takes_one_step(solver: Anderson | Plain):
+def test_an_exact_fixed_point_takes_one_step(solver: Anderson | Picard):
     solution = fixed_point(lambda z: z.clone(), torch.rand(3, 2), solver=solver)
     assert solution.steps.tolist() == [1, 1, 1]
     assert solution.residual.tolist() == [0, 0, 0]
@@ -55,7 +55,7 @@ def test_an_exact_fixed_point_takes_one_step(solver: Anderson | Plain):
 
 
 @EACH_SOLVER
-def test_each_sample_of_a_mixed_batch_is_solved_as_if_alone(solver: Anderson | Plain):
+def test_each_sample_of_a_mixed_batch_is_solved_as_if_alone(solver: Anderson | Picard):
     together = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=solver)
     assert together.converged.all()
     assert len(set(together.steps.tolist())) > 2, "easy and hard, or nothing is tested"
@@ -67,7 +67,7 @@ def test_each_sample_of_a_mixed_batch_is_solved_as_if_alone(solver: Anderson | P
 
 
 @EACH_SOLVER
-def test_a_converged_sample_is_frozen(solver: Anderson | Plain):
+def test_a_converged_sample_is_frozen(solver: Anderson | Picard):
     f = Seen(rotating(RATES))
     with torch.no_grad():
         solution = fixed_point(f, torch.zeros(4, 3), solver=solver)
@@ -80,7 +80,7 @@ def test_a_converged_sample_is_frozen(solver: Anderson | Plain):
 
 
 @EACH_SOLVER
-def test_what_f_says_of_a_converged_sample_is_not_heard(solver: Anderson | Plain):
+def test_what_f_says_of_a_converged_sample_is_not_heard(solver: Anderson | Picard):
     """Not even where it would look like a better answer."""
     hard, visits = rotating(RATES), [0]
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_what_f_says_of_a_converged_sample_is_not_heard(solver: Anderson | Plain
 
 
 @EACH_SOLVER
-def test_harder_company_changes_nothing(solver: Anderson | Plain):
+def test_harder_company_changes_nothing(solver: Anderson | Picard):
     """Bitwise: the same sample beside three easy ones, and beside three hard ones."""
     answers = []
     for rate in (0.05, 0.9):
@@ -114,7 +114,7 @@ def test_harder_company_changes_nothing(solver: Anderson | Plain):
 @pytest.mark.parametrize(
     "diverges", [lambda z: 3 * z + z.sign(), lambda z: z * z + 1, lambda z: torch.exp(z * z), lambda z: 1 / (z - z)]
 )
-def test_divergence_returns_the_best_point_met(diverges, solver: Anderson | Plain):
+def test_divergence_returns_the_best_point_met(diverges, solver: Anderson | Picard):
     start = torch.tensor([[0.5, 0.2, 0.1], [-0.5, 2.0, 1.0]])
     image = diverges(start)
     at_start = ((image - start).norm(dim=1) / image.norm(dim=1)).nan_to_num(torch.inf, torch.inf)
@@ -128,7 +128,7 @@ def test_divergence_returns_the_best_point_met(diverges, solver: Anderson | Plai
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_running_off_to_where_norms_overflow_is_not_converging(size: int):
     """‖f(z)‖² leaves float32 near 1e19 while ‖f(z) − z‖² is still inside."""
-    solution = fixed_point(lambda z: 2 * z + 1, torch.ones(1, size), solver=Plain(200), on_failure="identity")
+    solution = fixed_point(lambda z: 2 * z + 1, torch.ones(1, size), solver=Picard(200), on_failure="identity")
     assert not solution.converged.any()
     assert (solution.residual > 0.1).all()
 
@@ -147,7 +147,7 @@ REMEDY = "raise max_steps or loosen the tolerance"
 def test_warn_says_what_to_do_and_the_log_how_many(caplog: pytest.LogCaptureFixture):
     sentence = rf"^some fixed points stopped above the tolerance 1e-06 after 20 steps, the report says which; {REMEDY}$"
     with caplog.at_level(logging.INFO, "localscale"), pytest.warns(ConvergenceWarning, match=sentence) as caught:
-        solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Plain(20, 1e-6))
+        solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Picard(20, 1e-6))
     assert caught[0].filename == __file__, "the warning points at the caller"
     assert re.fullmatch(COUNTED, caplog.messages[-1])
     assert solution.converged.tolist() == [True, False, True, False]
@@ -156,13 +156,13 @@ def test_warn_says_what_to_do_and_the_log_how_many(caplog: pytest.LogCaptureFixt
 
 def test_raise_says_both():
     with pytest.raises(ConvergenceError, match=f"^{COUNTED}; {REMEDY}$"):
-        fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Plain(20, 1e-6), on_failure="raise")
+        fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Picard(20, 1e-6), on_failure="raise")
 
 
 def test_identity_gives_the_start_back_to_the_failed_alone():
     start = torch.full((4, 3), 0.25)
-    kept = fixed_point(rotating(RATES), start, solver=Plain(300, 1e-6))
-    solution = fixed_point(rotating(RATES), start, solver=Plain(20, 1e-6), on_failure="identity")
+    kept = fixed_point(rotating(RATES), start, solver=Picard(300, 1e-6))
+    solution = fixed_point(rotating(RATES), start, solver=Picard(20, 1e-6), on_failure="identity")
     assert solution.converged.tolist() == [True, False, True, False]
     assert torch.equal(solution.value[[1, 3]], start[[1, 3]])
     assert torch.equal(solution.value[[0, 2]], kept.value[[0, 2]])
@@ -172,7 +172,7 @@ def test_identity_gives_the_start_back_to_the_failed_alone():
 def test_a_sample_given_its_start_sends_no_gradient(gradient: str):
     rates = RATES.clone().requires_grad_()
     solution = fixed_point(
-        rotating(rates), torch.zeros(4, 3), solver=Plain(20, 1e-6), gradient=gradient, on_failure="identity"
+        rotating(rates), torch.zeros(4, 3), solver=Picard(20, 1e-6), gradient=gradient, on_failure="identity"
     )
     solution.value.sum().backward()
     assert rates.grad.any(dim=1).tolist() == [True, False, True, False]
@@ -184,12 +184,12 @@ def test_policies_are_silent_when_all_is_well(on_failure: str):
 
 
 def test_fixed_steps_warn_nobody_but_the_solution_tells():
-    solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Plain(20, 1e-6, fixed=True))
+    solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Picard(20, 1e-6, fixed_steps=True))
     assert solution.converged.tolist() == [True, False, True, False]
 
 
-@pytest.mark.parametrize("solver", [Anderson(3, 1e-3), Plain(9, 1e-3), Anderson(12, 1e-6)])
-def test_converged_means_a_residual_within_tolerance(solver: Anderson | Plain):
+@pytest.mark.parametrize("solver", [Anderson(3, 1e-3), Picard(9, 1e-3), Anderson(12, 1e-6)])
+def test_converged_means_a_residual_within_tolerance(solver: Anderson | Picard):
     solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=solver, on_failure="identity")
     assert torch.equal(solution.converged, solution.residual <= solver.tolerance)
     assert (solution.steps[~solution.converged] == solver.max_steps).all()
@@ -198,7 +198,7 @@ def test_converged_means_a_residual_within_tolerance(solver: Anderson | Plain):
 @pytest.mark.parametrize(("tolerance", "converged"), [(0.5, True), (0.499, False), (0.3, False)])
 def test_a_residual_at_the_tolerance_is_within_it_and_one_above_is_not(tolerance: float, converged: bool):
     """From 1 to 2: ‖f − z‖/‖f‖ is exactly one half."""
-    solver = Plain(1, tolerance)
+    solver = Picard(1, tolerance)
     solution = fixed_point(lambda z: torch.full_like(z, 2.0), torch.ones(1, 1), solver=solver, on_failure="identity")
     assert solution.residual.item() == 0.5
     assert solution.converged.item() is converged
@@ -240,12 +240,12 @@ def test_unknown_gradient_names_the_near_miss():
 
 def test_raising_and_never_looking_exclude_each_other():
     with pytest.raises(ConfigError, match=r'^on_failure="raise" needs to look at the data, which a fixed-step solver'):
-        fixed_point(torch.cos, torch.zeros(1, 1), solver=Anderson(fixed=True), on_failure="raise")
+        fixed_point(torch.cos, torch.zeros(1, 1), solver=Anderson(fixed_steps=True), on_failure="raise")
 
 
 def test_mistakes_are_found_before_any_work():
     f = Seen(torch.cos)
-    for wrong in ({"on_failure": "x"}, {"gradient": "x"}, {"solver": Plain(fixed=True), "on_failure": "raise"}):
+    for wrong in ({"on_failure": "x"}, {"gradient": "x"}, {"solver": Picard(fixed_steps=True), "on_failure": "raise"}):
         with pytest.raises(ConfigError):
             fixed_point(f, torch.zeros(1, 1), **wrong)
     assert not f.points

@@ -6,32 +6,32 @@ from host_syncs import HostSyncs
 from known_problems import PROBLEMS, Seen, tanh_network
 from torch import Tensor
 
-from localscale.equilibrium import Anderson, Implicit, Plain, fixed_point
+from localscale.equilibrium import Anderson, Implicit, Picard, fixed_point
 
 EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "unrolled"])
 
 
 @EACH_GRADIENT
-@pytest.mark.parametrize("solver", [Anderson, Plain])
+@pytest.mark.parametrize("solver", [Anderson, Picard])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_fixed_steps_give_the_same_answers(problem: str, solver, gradient: str):
     p = PROBLEMS[problem](torch.float32)
     free, fixed = (
-        fixed_point(p.f, p.start, solver=solver(25, fixed=fixed), gradient=gradient, on_failure="identity")
+        fixed_point(p.f, p.start, solver=solver(25, fixed_steps=fixed), gradient=gradient, on_failure="identity")
         for fixed in (False, True)
     )
     for name in ("value", "residual", "steps", "converged"):
         assert torch.equal(getattr(free, name), getattr(fixed, name)), name
 
 
-@pytest.mark.parametrize("solver", [Anderson, Plain])
+@pytest.mark.parametrize("solver", [Anderson, Picard])
 def test_fixed_steps_are_exactly_max_steps_and_free_ones_stop(solver):
     p = tanh_network(torch.float64)
     evaluations = {}
     for fixed in (False, True):
         f = Seen(p.f)
         with torch.no_grad():
-            solution = fixed_point(f, p.start, solver=solver(40, fixed=fixed))
+            solution = fixed_point(f, p.start, solver=solver(40, fixed_steps=fixed))
         evaluations[fixed] = len(f.points)
         assert solution.converged.all()
     assert evaluations[True] == 40
@@ -40,7 +40,7 @@ def test_fixed_steps_are_exactly_max_steps_and_free_ones_stop(solver):
 
 @pytest.mark.parametrize("on_failure", ["warn", "identity"])
 @EACH_GRADIENT
-@pytest.mark.parametrize("solver", [Anderson, Plain])
+@pytest.mark.parametrize("solver", [Anderson, Picard])
 def test_fixed_steps_never_look_at_the_data(solver, gradient: str, on_failure: str):
     weight = torch.tensor(0.9, requires_grad=True)
     counts = {}
@@ -49,7 +49,7 @@ def test_fixed_steps_never_look_at_the_data(solver, gradient: str, on_failure: s
             solution = fixed_point(
                 lambda z: torch.cos(weight * z),
                 torch.zeros(3, 2),
-                solver=solver(40, fixed=fixed),
+                solver=solver(40, fixed_steps=fixed),
                 gradient=gradient,
                 on_failure=on_failure,
             )
@@ -59,12 +59,12 @@ def test_fixed_steps_never_look_at_the_data(solver, gradient: str, on_failure: s
     assert counts[False] > 0, "the meter reads"
 
 
-@pytest.mark.parametrize("solver", [Anderson(6, fixed=True), Plain(9, fixed=True)])
-def test_compiled_equals_eager(solver: Anderson | Plain, rng: torch.Generator):
+@pytest.mark.parametrize("solver", [Anderson(6, fixed_steps=True), Picard(9, fixed_steps=True)])
+def test_compiled_equals_eager(solver: Anderson | Picard, rng: torch.Generator):
     weight, bias = 0.3 * torch.randn(4, 4, generator=rng), torch.randn(3, 4, generator=rng)
 
     def solve(w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        gradient = Implicit(adjoint=Anderson(6, fixed=True))
+        gradient = Implicit(adjoint=Anderson(6, fixed_steps=True))
         solution = fixed_point(lambda z: torch.tanh(z @ w + b), torch.zeros(3, 4), solver=solver, gradient=gradient)
         return solution.value, solution.residual, solution.steps, solution.converged
 

@@ -15,7 +15,7 @@ from localscale.equilibrium import (
     Anderson,
     Implicit,
     Phantom,
-    Plain,
+    Picard,
     Solution,
     Unrolled,
     fixed_point,
@@ -75,8 +75,10 @@ def test_implicit_is_the_gradient_of_the_equilibrium():
     assert distance(gradients("implicit"), central_differences()) <= 1e-6
 
 
-@pytest.mark.parametrize("adjoint", [None, Anderson(200, 1e-13), Plain(400, 1e-13), Anderson(60, 0.0, fixed=True)])
-def test_implicit_whatever_solves_the_adjoint(adjoint: Anderson | Plain | None):
+@pytest.mark.parametrize(
+    "adjoint", [None, Anderson(200, 1e-13), Picard(400, 1e-13), Anderson(60, 0.0, fixed_steps=True)]
+)
+def test_implicit_whatever_solves_the_adjoint(adjoint: Anderson | Picard | None):
     assert distance(gradients(Implicit(adjoint)), gradients()) <= 1e-10
 
 
@@ -91,7 +93,7 @@ def test_implicit_in_closed_form():
 
 
 def test_implicit_equals_unrolling_to_convergence():
-    assert distance(gradients("unrolled", Plain(400, 1e-14)), gradients("implicit")) <= 1e-6
+    assert distance(gradients("unrolled", Picard(400, 1e-14)), gradients("implicit")) <= 1e-6
 
 
 def test_unrolled_anderson_equals_implicit_at_convergence():
@@ -207,7 +209,7 @@ def evaluations(value: Tensor) -> int:
 
 def of_length(gradient, steps: int, solver=Anderson) -> Tensor:
     """Exactly ``steps`` steps."""
-    return solve(*leaves(), gradient, solver(steps, 0.0, fixed=True)).value
+    return solve(*leaves(), gradient, solver(steps, 0.0, fixed_steps=True)).value
 
 
 def test_implicit_graph_is_one_evaluation_and_its_adjoint_however_many_steps():
@@ -226,7 +228,7 @@ def test_phantom_graph_is_k_evaluations(k: int):
         assert "ImplicitAdjointBackward" not in nodes(value)
 
 
-@pytest.mark.parametrize("solver", [Anderson, Plain])
+@pytest.mark.parametrize("solver", [Anderson, Picard])
 def test_unrolled_graph_grows_with_the_steps(solver):
     short, long = (of_length("unrolled", steps, solver) for steps in (3, 12))
     assert (evaluations(short), evaluations(long)) == (3, 12)
@@ -250,7 +252,7 @@ def test_with_and_without_a_graph_the_value_is_the_same(gradient: str):
 
 @pytest.mark.parametrize("gradient", ["implicit", "phantom(1)", "unrolled"])
 def test_the_value_with_a_graph_is_the_image_of_the_best_point_long_before_convergence(gradient: str):
-    early = Anderson(3, 0.0, fixed=True)
+    early = Anderson(3, 0.0, fixed_steps=True)
     with torch.no_grad():
         without = solve(*leaves(), gradient, early)
     assert (without.residual > 1e-3).all()
@@ -272,13 +274,13 @@ def test_the_equilibrium_does_not_depend_on_the_start():
 
 def test_an_adjoint_that_does_not_converge_is_logged(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, "localscale"):
-        gradients(Implicit(adjoint=Plain(3, 1e-9)))
+        gradients(Implicit(adjoint=Picard(3, 1e-9)))
     (message,) = [record.getMessage() for record in caplog.records if "adjoint" in record.getMessage()]
     assert message.startswith("adjoint: 3 of 3 samples above tolerance, worst residual ")
     assert caplog.records[-1].name == "localscale.equilibrium.gradients"
 
 
-@pytest.mark.parametrize("adjoint", [Anderson(100, 1e-9), Plain(3, 1e-9, fixed=True)])
+@pytest.mark.parametrize("adjoint", [Anderson(100, 1e-9), Picard(3, 1e-9, fixed_steps=True)])
 def test_an_adjoint_that_converges_or_never_looks_is_not_logged(adjoint, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.DEBUG, "localscale"):
         gradients(Implicit(adjoint))
@@ -293,7 +295,7 @@ def peak_bytes(gradient, steps: int) -> int:
     weight = torch.full((512, 512), 1e-4, requires_grad=True)
     inputs = torch.linspace(-1, 1, 64 * 512).view(64, 512).requires_grad_()
     with LiveBytes() as meter:
-        value = solve(weight, inputs, gradient, Anderson(steps, 0.0, fixed=True)).value
+        value = solve(weight, inputs, gradient, Anderson(steps, 0.0, fixed_steps=True)).value
         value.square().sum().backward()
     return meter.peak
 
@@ -314,7 +316,7 @@ def test_the_meter_counts_each_storage_once_and_forgets_the_dead():
 
 
 def test_memory_of_implicit_does_not_grow_with_the_steps():
-    adjoint = Anderson(10, 0.0, fixed=True)
+    adjoint = Anderson(10, 0.0, fixed_steps=True)
     few, many = (peak_bytes(Implicit(adjoint), steps) for steps in (5, 50))
     assert many <= 1.05 * few
     assert few > 3 * 64 * 512 * 4, "the meter reads"

@@ -7,10 +7,10 @@ import torch
 from known_problems import RATES, Seen, rotating
 from torch import Tensor
 
-from localscale.equilibrium import Anderson, Plain, fixed_point
+from localscale.equilibrium import Anderson, Picard, fixed_point
 from localscale.errors import ConvergenceWarning
 
-EACH_SOLVER = pytest.mark.parametrize("solver", [Anderson(60, 1e-6), Plain(300, 1e-6)])
+EACH_SOLVER = pytest.mark.parametrize("solver", [Anderson(60, 1e-6), Picard(300, 1e-6)])
 EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "unrolled"])
 
 
@@ -34,9 +34,9 @@ def poisoned(rates: Tensor, value: float, visits: range, sample: int = 1):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_a_sample_that_is_never_finite_is_given_its_start(
-    solver: Anderson | Plain, gradient: str, value: float, fixed: bool
+    solver: Anderson | Picard, gradient: str, value: float, fixed: bool
 ):
-    solver = type(solver)(30, 1e-4, fixed=fixed)
+    solver = type(solver)(30, 1e-4, fixed_steps=fixed)
     start = torch.linspace(0, 1, 12).view(4, 3)
     clean = fixed_point(rotating(RATES), start, solver=solver, gradient=gradient, on_failure="identity")
     lost = fixed_point(
@@ -54,7 +54,7 @@ def test_a_sample_that_is_never_finite_is_given_its_start(
 
 def test_a_sample_that_is_never_finite_is_given_its_start_under_warn_too():
     with pytest.warns(ConvergenceWarning):
-        solution = fixed_point(poisoned(RATES, math.nan, range(1000)), torch.ones(4, 3), solver=Plain(300))
+        solution = fixed_point(poisoned(RATES, math.nan, range(1000)), torch.ones(4, 3), solver=Picard(300))
     assert solution.value[1].tolist() == [1, 1, 1]
     assert torch.isfinite(solution.value).all()
 
@@ -62,7 +62,7 @@ def test_a_sample_that_is_never_finite_is_given_its_start_under_warn_too():
 @EACH_SOLVER
 @pytest.mark.parametrize("visits", [range(1), range(3), range(2, 4), range(5, 6)])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Plain, visits: range, value: float):
+def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Picard, visits: range, value: float):
     start = torch.zeros(4, 3)
     with torch.no_grad():
         clean = fixed_point(rotating(RATES), start, solver=solver)
@@ -75,7 +75,7 @@ def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Plain, visits: 
 
 
 @EACH_SOLVER
-def test_a_lost_sample_goes_on_from_the_best_it_had(solver: Anderson | Plain):
+def test_a_lost_sample_goes_on_from_the_best_it_had(solver: Anderson | Picard):
     f = Seen(poisoned(RATES, math.nan, range(3, 4)))
     with torch.no_grad():
         fixed_point(f, torch.zeros(4, 3), solver=solver)

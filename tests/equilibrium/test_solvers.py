@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from known_problems import PROBLEMS, linear_expansion, tanh_network
 from torchdeq.solver.anderson import anderson_solver
 
-from localscale.equilibrium import SOLVERS, Anderson, Plain, fixed_point, relative_residual
+from localscale.equilibrium import SOLVERS, Anderson, Picard, fixed_point, relative_residual
 from localscale.equilibrium.solvers import _mixing_weights
 from localscale.errors import ConfigError, ConvergenceWarning
 
@@ -19,10 +19,10 @@ MATRIX = {
     "anderson": lambda tolerance: Anderson(100, tolerance),
     "anderson, short history, damped": lambda tolerance: Anderson(100, tolerance, history=3, damping=0.7),
     "anderson, history of one": lambda tolerance: Anderson(400, tolerance, history=1, damping=0.4),
-    "plain": lambda tolerance: Plain(200, tolerance),
-    "plain, damped": lambda tolerance: Plain(400, tolerance, damping=0.4),
+    "picard": lambda tolerance: Picard(200, tolerance),
+    "plain, damped": lambda tolerance: Picard(400, tolerance, damping=0.4),
 }
-CANNOT = [("plain", "linear expansion")]
+CANNOT = [("picard", "linear expansion")]
 
 
 @EACH_DTYPE
@@ -43,7 +43,7 @@ def test_every_solver_on_every_problem(solver: str, problem: str, dtype: torch.d
 def test_anderson_takes_fewer_steps_than_plain_iteration(problem: str):
     p = PROBLEMS[problem](torch.float64)
     anderson, plain = (
-        fixed_point(p.f, p.start, solver=solver(200, 1e-10)).steps.sum().item() for solver in (Anderson, Plain)
+        fixed_point(p.f, p.start, solver=solver(200, 1e-10)).steps.sum().item() for solver in (Anderson, Picard)
     )
     assert anderson < 0.75 * plain
 
@@ -51,7 +51,7 @@ def test_anderson_takes_fewer_steps_than_plain_iteration(problem: str):
 def test_history_of_one_undamped_is_plain_iteration():
     p = tanh_network(torch.float64)
     one = fixed_point(p.f, p.start, solver=Anderson(100, 1e-8, history=1))
-    plain = fixed_point(p.f, p.start, solver=Plain(100, 1e-8))
+    plain = fixed_point(p.f, p.start, solver=Picard(100, 1e-8))
     assert torch.equal(one.steps, plain.steps)
     torch.testing.assert_close(one.value, plain.value, atol=1e-14, rtol=0)
 
@@ -64,7 +64,7 @@ def test_damping_is_the_fraction_of_the_step_taken():
         seen.append(z.item())
         return torch.full_like(z, 2.0)
 
-    for solver in (Plain(2, 0.0, damping=0.25), Anderson(2, 0.0, damping=0.25)):
+    for solver in (Picard(2, 0.0, damping=0.25), Anderson(2, 0.0, damping=0.25)):
         solver.solve(f, torch.zeros(1, 1))
     assert seen == [0.0, 0.5, 0.0, 0.5]
 
@@ -154,7 +154,7 @@ def test_degenerate_problems_are_solved(name: str, f, size: int, dtype: torch.dt
     start = torch.linspace(0.1, 0.9, 2 * size, dtype=dtype).view(2, size)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-9
     for fixed in (False, True):
-        solution = fixed_point(f, start, solver=Anderson(30, tolerance, fixed=fixed))
+        solution = fixed_point(f, start, solver=Anderson(30, tolerance, fixed_steps=fixed))
         assert solution.converged.all()
         torch.testing.assert_close(f(solution.value), solution.value, atol=10 * tolerance, rtol=0)
 
@@ -174,9 +174,9 @@ def test_anderson_solves_any_small_linear_problem(rates: list[float], offset: fl
 
 
 @pytest.mark.parametrize("factor", [2.0**20, 2.0**-20])
-@pytest.mark.parametrize("solver", [Anderson(50, 1e-5), Plain(60, 1e-5)])
+@pytest.mark.parametrize("solver", [Anderson(50, 1e-5), Picard(60, 1e-5)])
 @pytest.mark.parametrize("problem", ["linear contraction", "linear expansion", "tanh network", "cosine"])
-def test_tolerance_is_relative_to_the_iterate(problem: str, solver: Anderson | Plain, factor: float):
+def test_tolerance_is_relative_to_the_iterate(problem: str, solver: Anderson | Picard, factor: float):
     """A power of two near a million changes no digit, so neither may it change a step."""
     p = PROBLEMS[problem](torch.float32)
     here = fixed_point(p.f, p.start, solver=solver, on_failure="identity")
@@ -202,11 +202,11 @@ def test_relative_residual_by_hand():
 
 
 def test_solvers_by_name():
-    assert {"anderson": Anderson, "plain": Plain} == SOLVERS
+    assert {"anderson": Anderson, "picard": Picard} == SOLVERS
 
 
-@pytest.mark.parametrize("solver", [Anderson, Plain])
-def test_settings_out_of_range_are_named(solver: type[Anderson] | type[Plain]):
+@pytest.mark.parametrize("solver", [Anderson, Picard])
+def test_settings_out_of_range_are_named(solver: type[Anderson] | type[Picard]):
     with pytest.raises(ConfigError, match=r"^max_steps is 0; expected at least 1$"):
         solver(max_steps=0)
     with pytest.raises(ConfigError, match=r"^tolerance is -1e-06; expected 0 or more$"):
@@ -226,7 +226,7 @@ def test_andersons_own_settings_out_of_range_are_named():
 
 def test_solvers_are_values():
     assert Anderson(max_steps=7) == Anderson(max_steps=7)
-    assert len({Plain(), Plain(), Plain(tolerance=0.5)}) == 2
+    assert len({Picard(), Picard(), Picard(tolerance=0.5)}) == 2
     with pytest.raises(AttributeError):
         Anderson().max_steps = 3
 
@@ -235,7 +235,7 @@ def test_expansion_is_beyond_plain_iteration_but_not_beyond_damping():
     """The one pair of the matrix that fails does so by running away, and the best point met is still returned."""
     p = linear_expansion(torch.float64)
     with pytest.warns(ConvergenceWarning):
-        lost = fixed_point(p.f, p.start, solver=Plain(200, 1e-5))
+        lost = fixed_point(p.f, p.start, solver=Picard(200, 1e-5))
     assert torch.isfinite(lost.value).all()
     assert not torch.isclose(lost.value, p.answer, rtol=0.1).all(dim=1).any()
 
@@ -255,10 +255,10 @@ def test_samples_that_are_done_are_not_evaluated_again():
             return Halving(self.factors[index], self.asked)
 
     factors = torch.tensor([[0.0], [0.5], [0.9]], dtype=torch.float64)
-    solver = Plain(max_steps=60, tolerance=1e-3)
+    solver = Picard(max_steps=60, tolerance=1e-3)
     asked: list[int] = []
     some = solver.solve(Halving(factors, asked), torch.zeros(3, 1, dtype=torch.float64))
     every = solver.solve(lambda z: factors * z + 1, torch.zeros(3, 1, dtype=torch.float64))
-    assert torch.equal(some.image, every.image)
+    assert torch.equal(some.value, every.value)
     assert torch.equal(some.steps, every.steps)
     assert sum(asked) == int(every.steps.sum()) < 3 * len(asked)

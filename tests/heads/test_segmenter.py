@@ -13,7 +13,7 @@ from torch import nn
 
 from localscale.errors import ConfigError, ConvergenceError, ShapeError
 from localscale.heads import Segmenter, segmenter
-from localscale.heads.segmenter import _usual_layers
+from localscale.heads.segmentation import _usual_layers
 
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 ANY_SIZE = [name for name, family in FAMILIES.items() if family.any_size is not None]

@@ -12,7 +12,7 @@ def canonicalizer_for(
     in_channels: int, update: str, fixed: bool, channels: tuple[int, ...], spread: float = 0.3, **settings
 ) -> ls.Canonicalizer:
     torch.manual_seed(0)
-    solver = {"max_steps": 3, "solver": "plain"} if update == "compose" else {"max_steps": 6}
+    solver = {"max_steps": 3, "solver": "picard"} if update == "compose" else {"max_steps": 6}
     settings = {"channels": channels, "resolution": 30, "fixed_steps": fixed} | solver | settings
     config = ls.DECConfig(update=update, **settings)
     canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config)

@@ -28,10 +28,10 @@ def by_kernels(monkeypatch: pytest.MonkeyPatch, on: bool = True) -> None:
 
 
 def slopes(canonicalizer: ls.Canonicalizer, features: Tensor, upstream: Tensor = ASKED) -> list[Tensor]:
-    """Gradients to the features and every weight, where that to the offsets is ``upstream``."""
+    """Gradients to the features and every weight, where that to the displacements is ``upstream``."""
     features = features.detach().requires_grad_()
-    offsets = canonicalizer(features).map.offsets
-    return list(torch.autograd.grad(offsets, [features, *canonicalizer.parameters()], upstream))
+    displacements = canonicalizer(features).map.displacements
+    return list(torch.autograd.grad(displacements, [features, *canonicalizer.parameters()], upstream))
 
 
 def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float = 1e-4) -> None:
@@ -54,13 +54,13 @@ def test_gradients_are_the_twins(update, gradient, in_channels, fixed, monkeypat
     spread = 1.0 if update == "direct" else 0.3
     canonicalizer = canonicalizer_for(in_channels, update, fixed, (16, 16), spread, gradient=gradient)
     solved: list[bool] = []
-    solve_fast = fast.solve_fast
+    solve_with_kernels = fast.solve_with_kernels
 
     def count(*arguments, **settings):
         solved.append(True)
-        return solve_fast(*arguments, **settings)
+        return solve_with_kernels(*arguments, **settings)
 
-    monkeypatch.setattr(fast, "solve_fast", count)
+    monkeypatch.setattr(fast, "solve_with_kernels", count)
     features, answers = features_for(in_channels), []
     for on in (False, True):
         by_kernels(monkeypatch, on)
@@ -99,11 +99,11 @@ def test_a_replica_learns_though_it_has_no_parameters(on: bool, monkeypatch: pyt
                 del module._parameters[name]
                 setattr(module, name, parameter.detach().clone().requires_grad_())
     assert not list(replica.parameters())
-    found, expected = replica(features).map.offsets, canonicalizer(features).map.offsets
+    found, expected = replica(features).map.displacements, canonicalizer(features).map.displacements
     assert torch.equal(found, expected)
     assert found.requires_grad
     with torch.no_grad():
-        assert torch.equal(replica(features).map.offsets, canonicalizer(features).map.offsets)
+        assert torch.equal(replica(features).map.displacements, canonicalizer(features).map.displacements)
 
 
 @pytest.mark.parametrize("on", [False, True])
@@ -114,8 +114,8 @@ def test_checkpointing_solves_twice_and_no_more(on: bool, monkeypatch: pytest.Mo
     expected = slopes(canonicalizer, features)
     canonicalizer.register_forward_pre_hook(lambda *_: solved.append(True))
     features.requires_grad_()
-    offsets = checkpoint(lambda x: canonicalizer(x).map.offsets, features, use_reentrant=False)
-    found = torch.autograd.grad(offsets, [features, *canonicalizer.parameters()], ASKED)
+    displacements = checkpoint(lambda x: canonicalizer(x).map.displacements, features, use_reentrant=False)
+    found = torch.autograd.grad(displacements, [features, *canonicalizer.parameters()], ASKED)
     assert len(solved) == 2
     assert_close(list(found), expected, 1e-6)
 
@@ -124,13 +124,13 @@ def test_more_knots_than_a_program_holds_are_left_to_the_twin(monkeypatch: pytes
     by_kernels(monkeypatch)
     monkeypatch.setattr("localscale.canonicalizer.module.KernelEvaluation", None)
     canonicalizer = ls.Canonicalizer(3, (fast.MOST_KNOTS + 1, 4), ls.DECConfig(channels=(4,), max_steps=1)).to(DEVICE)
-    assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.offsets.requires_grad
+    assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.displacements.requires_grad
 
 
 def test_apart_the_map_s_gradient_is_worked_out_alone(monkeypatch: pytest.MonkeyPatch):
     x = features_for(6).requires_grad_()
-    offsets = ls.random_map(2, (5, 4), generator=torch.Generator().manual_seed(0), device=DEVICE).offsets
-    offsets.requires_grad_()
+    displacements = ls.random_map(2, (5, 4), generator=torch.Generator().manual_seed(0), device=DEVICE).displacements
+    displacements.requires_grad_()
     done, launch_backward = [], warp._launch_backward
 
     def count(*inputs):
@@ -138,10 +138,10 @@ def test_apart_the_map_s_gradient_is_worked_out_alone(monkeypatch: pytest.Monkey
         return launch_backward(*inputs)
 
     monkeypatch.setattr(warp, "_launch_backward", count)
-    y, weights = unscale_apart(x, offsets), torch.rand(x.shape).to(DEVICE)
-    torch.autograd.grad(y, offsets, weights, retain_graph=True)
+    y, weights = unscale_apart(x, displacements), torch.rand(x.shape).to(DEVICE)
+    torch.autograd.grad(y, displacements, weights, retain_graph=True)
     assert done == [(False, True)]
-    found = torch.autograd.grad(y, [x, offsets], weights)
-    twin = fused_unscale(x, (offsets,), "NCHW")
+    found = torch.autograd.grad(y, [x, displacements], weights)
+    twin = fused_unscale(x, (displacements,), "NCHW")
     assert torch.equal(y, twin)
-    assert_close(list(found), list(torch.autograd.grad(twin, [x, offsets], weights)), 1e-6)
+    assert_close(list(found), list(torch.autograd.grad(twin, [x, displacements], weights)), 1e-6)

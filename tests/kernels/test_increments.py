@@ -35,13 +35,13 @@ CASES: dict[str, tuple[tuple[int, int], tuple[int, int], float | None, float, fl
 }
 every_case = pytest.mark.parametrize("name", CASES)
 either_way = pytest.mark.parametrize("composed", [False, True], ids=["direct", "compose"])
-Inputs = tuple[Tensor, Tensor | None]  # weighed pixels, the outer map's offsets
+Inputs = tuple[Tensor, Tensor | None]  # weighed pixels, the outer map's displacements
 
 
 def inputs(name: str, composed: bool, batch: int = 2, dtype: torch.dtype = torch.float32) -> Inputs:
     knots, size, _, _, spread, _ = CASES[name]
     rng = torch.Generator().manual_seed(0)
-    outer = ls.random_map(batch, knots, strength=1.5, generator=rng).offsets
+    outer = ls.random_map(batch, knots, strength=1.5, generator=rng).displacements
     outer = (outer + 0.003 * torch.randn(outer.shape, generator=rng)).to(DEVICE, dtype)  # its sides move, for once
     weighed = (spread * torch.randn(batch, 2, *size, generator=rng)).to(DEVICE, dtype)
     return weighed, outer if composed else None
@@ -63,7 +63,7 @@ def twin(weighed: Tensor, outer: Tensor | None, *, guard: float | None, **chosen
     with torch.no_grad():
         network.to_x.weight[0, 0] = network.to_y.weight[0, 1] = 1
     found = network(weighed)
-    return (found if outer is None else GridMap(outer).compose_resampled(found, guard=guard)).offsets
+    return (found if outer is None else GridMap(outer).compose_resampled(found, guard=guard)).displacements
 
 
 def kernel(weighed: Tensor, outer: Tensor | None, **chosen: Any) -> Tensor:
@@ -71,7 +71,7 @@ def kernel(weighed: Tensor, outer: Tensor | None, **chosen: Any) -> Tensor:
 
 
 def slopes(function: Callable[..., Tensor], values: Inputs, name: str) -> list[Tensor]:
-    """Gradients to every input there is, for some gradient to the offsets."""
+    """Gradients to every input there is, for some gradient to the displacements."""
     leaves = [None if value is None else value.detach().requires_grad_() for value in values]
     found = function(*leaves, **settings(name))
     grad = torch.randn(found.shape, generator=torch.Generator().manual_seed(3)).to(found)

@@ -35,13 +35,13 @@ for kind, *sizes, ones in (
     blocks |= dict.fromkeys(ones, 1)
     build(warp._unscale, tables | {"x": kind, "out": kind}, blocks)
     build(warp._unscale_backward, tables | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
-build(warp._to_table, {"flow": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
+build(warp._to_table, {"displacement": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
 pointers = {n: "*fp32" for n in ("features", "weighed", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}
 numbers = {"temperature": "fp32", "epsilon": "fp32"}
 shape = {"HEIGHT": 16, "WIDTH": 16, "KNOTS": 8, "GUARD": True}
 for compose in (False, True):
     blocks = {"PIXELS": 256, "CHANNELS": 16, "COMPOSE": compose}
-    build(head._next_offsets, pointers | numbers, shape | blocks)
+    build(head._next_displacements, pointers | numbers, shape | blocks)
 names = ("weighed", "outer", "out", "grad", "to_weighed", "to_outer", "spare")
 lattices = {n: "*fp32" for n in names} | numbers
 for compose in (False, True):
@@ -50,7 +50,7 @@ for compose in (False, True):
     build(increments._increments_backward, lattices, chosen, num_warps=1)
 line = {"height": 1, "HEIGHT": 1, "WIDTH": 16, "KNOTS": 4, "GUARD": False, "COMPOSE": True}
 build(increments._increments_backward, lattices, line | {"PLANES": increments.PLANES}, num_warps=1)
-state = {n: "*fp32" for n in ("point", "image", "best_point", "best_image", "best", "points", "errors")}
+state = {n: "*fp32" for n in ("point", "value", "best_point", "best_value", "best", "points", "errors")}
 state |= {"active": "*i8", "steps": "*i64", "tolerance": "fp32", "damping": "fp32", "ridge": "fp32"}
 for history, slots in ((5, 8), (0, 2)):
     build(mixing._mix, state, {"WIDTH": 128, "HISTORY": history, "SLOTS": slots})

@@ -15,11 +15,11 @@ import localscale as ls
 from localscale import kernels
 from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.conventions import resize
-from localscale.equilibrium import Anderson, Plain
+from localscale.equilibrium import Anderson, Picard
 from localscale.kernels import copy
 from localscale.kernels.copy import normalise, shrink
 from localscale.kernels.equilibrium import HALF, gelu, product_dtype
-from localscale.kernels.head import next_offsets
+from localscale.kernels.head import next_displacements
 from localscale.kernels.launch import launch
 from localscale.kernels.mixing import Iteration
 from localscale.kernels.places import FEW
@@ -33,10 +33,10 @@ HEADS = [
     ((2, 2), (3, 3), 0.1, 1.0),
 ]
 SOLVERS = {
-    "anderson": Anderson(max_steps=9, tolerance=1e-5, fixed=True),
-    "short history": Anderson(max_steps=7, history=3, damping=0.7, tolerance=0, fixed=True),
-    "no history": Anderson(max_steps=4, history=1, tolerance=0, fixed=True),
-    "plain": Plain(max_steps=8, tolerance=1e-3, damping=0.8, fixed=True),
+    "anderson": Anderson(max_steps=9, tolerance=1e-5, fixed_steps=True),
+    "short history": Anderson(max_steps=7, history=3, damping=0.7, tolerance=0, fixed_steps=True),
+    "no history": Anderson(max_steps=4, history=1, tolerance=0, fixed_steps=True),
+    "picard": Picard(max_steps=8, tolerance=1e-3, damping=0.8, fixed_steps=True),
 }
 
 
@@ -68,15 +68,15 @@ def test_the_next_map_is_the_twins(knots, size, guard, temperature, spread):
     with torch.no_grad():
         twin = network(features)
     settings = {"temperature": temperature, "guard": guard}
-    offsets = next_offsets(features, weights(network), knots, **settings)
-    assert (offsets - twin.offsets.flatten(1)).abs().max() < 1e-6
+    displacements = next_displacements(features, weights(network), knots, **settings)
+    assert (displacements - twin.displacements.flatten(1)).abs().max() < 1e-6
     if not spread:
-        assert not offsets.any(), "the identity, to the bit"
+        assert not displacements.any(), "the identity, to the bit"
     moved = features.to(memory_format=torch.channels_last)
-    assert (next_offsets(moved, weights(network), knots, **settings) - offsets).abs().max() < 1e-6
+    assert (next_displacements(moved, weights(network), knots, **settings) - displacements).abs().max() < 1e-6
     outer = ls.random_map(2, knots, strength=1.0, generator=torch.Generator().manual_seed(1), device=DEVICE)
-    composed = next_offsets(features, weights(network), knots, **settings, outer=outer.offsets.flatten(1))
-    assert (composed - outer.compose_resampled(twin, guard=guard).offsets.flatten(1)).abs().max() < 1e-6
+    composed = next_displacements(features, weights(network), knots, **settings, outer=outer.displacements.flatten(1))
+    assert (composed - outer.compose_resampled(twin, guard=guard).displacements.flatten(1)).abs().max() < 1e-6
 
 
 def wild(z: Tensor, lost: bool) -> Tensor:
@@ -98,7 +98,7 @@ def test_what_lies_between_evaluations_is_the_twins(name: str, lost: bool):
     iteration = Iteration.begin(5, 20, DEVICE, **mixing)
     for number in range(solver.max_steps):
         iteration.advance(wild(iteration.point, lost), number)
-    assert (iteration.best_image - twin.image).abs().max() < 1e-5
+    assert (iteration.best_value - twin.value).abs().max() < 1e-5
     assert (iteration.best_point - twin.point).abs().max() < 1e-5
     assert torch.allclose(iteration.best, twin.residual, atol=1e-6)
     assert torch.equal(iteration.steps, twin.steps)
@@ -136,11 +136,11 @@ def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int
         with torch.no_grad():
             reports.append(canonicalizer(features_for(in_channels)))
     twin, found = reports
-    assert (found.map.offsets - twin.map.offsets).abs().max() < 1e-5
+    assert (found.map.displacements - twin.map.displacements).abs().max() < 1e-5
     assert torch.allclose(found.residual, twin.residual, atol=1e-5)
     assert torch.equal(found.steps, twin.steps)
     assert torch.equal(found.converged, twin.converged)
-    assert twin.map.displacement().min() > 1e-4, "or the identity would be compared with itself"
+    assert twin.map.mean_displacement().min() > 1e-4, "or the identity would be compared with itself"
 
 
 @pytest.mark.filterwarnings("ignore:some fixed points")
@@ -148,10 +148,10 @@ def test_what_is_not_at_rest_is_mixed_until_the_last_evaluation(monkeypatch: pyt
     found = {}
     for way in ("twin", "kernels", "plain"):
         monkeypatch.setattr(kernels, "usable", lambda *_, on=way == "kernels": on)
-        settings = {"max_steps": 4, "tolerance": 1e-9, "solver": "plain" if way == "plain" else "anderson"}
+        settings = {"max_steps": 4, "tolerance": 1e-9, "solver": "picard" if way == "plain" else "anderson"}
         canonicalizer = canonicalizer_for(3, "direct", True, (16, 16), spread=30.0, **settings)
         with torch.no_grad():
-            found[way] = canonicalizer(features_for(3)).map.offsets
+            found[way] = canonicalizer(features_for(3)).map.displacements
     assert (found["kernels"] - found["twin"]).abs().max() < 1e-5
     assert (found["plain"] - found["twin"]).abs().max() > 1e-4, "or mixing would make no difference"
 
@@ -164,8 +164,8 @@ def test_a_lost_image_is_the_identity_and_alone(in_channels: int, monkeypatch: p
         whole = canonicalizer(features)
         features[1, 0, 2, 3] = torch.nan
         found = canonicalizer(features)
-    assert torch.equal(found.map.offsets[0], whole.map.offsets[0])
-    assert not found.map.offsets[1].any()
+    assert torch.equal(found.map.displacements[0], whole.map.displacements[0])
+    assert not found.map.displacements[1].any()
     assert found.residual[1].isinf()
     assert found.converged.tolist() == [True, False]
 
@@ -179,7 +179,7 @@ def test_a_line_of_pixels_is_solved(size: tuple[int, int], monkeypatch: pytest.M
         with torch.no_grad():
             reports.append(canonicalizer(line))
     twin, found = reports
-    assert (found.map.offsets - twin.map.offsets).abs().max() < 1e-5
+    assert (found.map.displacements - twin.map.displacements).abs().max() < 1e-5
 
 
 def test_full_precision_may_be_asked_for_by_either_name(monkeypatch: pytest.MonkeyPatch):
@@ -205,7 +205,7 @@ def test_half_the_digits_are_as_good_as_tf32(in_channels: int, dtype: torch.dtyp
         with torch.no_grad():
             reports.append(canonicalizer(features_for(in_channels).to(dtype)))
     twin, found = reports
-    distance, moved = (found.map.offsets - twin.map.offsets).norm(), twin.map.offsets.norm()
+    distance, moved = (found.map.displacements - twin.map.displacements).norm(), twin.map.displacements.norm()
     assert 0 < distance < (2e-3 if dtype == torch.float32 else 1e-2) * moved
 
 
@@ -313,10 +313,10 @@ def test_gelu_is_the_twins_to_the_digits_that_are_asked_for(dtype: torch.dtype, 
 
 def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "usable", lambda *_: True)
-    monkeypatch.setattr("localscale.canonicalizer.fast.solve_fast", None)
+    monkeypatch.setattr("localscale.canonicalizer.kernel_solver.solve_with_kernels", None)
     config = ls.DECConfig(channels=(4,), max_steps=2, fixed_steps=True, gradient="unrolled")
     canonicalizer = ls.Canonicalizer(3, (4, 4), config).to(DEVICE)
-    assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.offsets.requires_grad
+    assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.displacements.requires_grad
 
 
 def test_what_does_not_come_to_rest_is_the_identity_if_asked(monkeypatch: pytest.MonkeyPatch):

@@ -38,7 +38,7 @@ def some_map(kind: str, batch: int = 2, dtype: torch.dtype = torch.float32) -> M
 
 def fused(x: Tensor, m: Map, layout: Layout) -> Tensor:
     height, width = pixels_of(x, layout)
-    return fused_unscale(x, m.displacements(height, width), layout)
+    return fused_unscale(x, m.displacement_lattices(height, width), layout)
 
 
 @every_layout
@@ -60,7 +60,7 @@ def test_the_identity_changes_no_bit(name: str):
 @every_layout
 def test_tables_may_lie_in_memory_as_they_like(name: str):
     x, layout, m = features(name), LAYOUTS[name][0], some_map("grid")
-    along_x, along_y = m.offsets.unbind(1)
+    along_x, along_y = m.displacements.unbind(1)
     turned = along_y.transpose(1, 2).contiguous().transpose(1, 2)
     assert torch.equal(fused_unscale(x, (along_x, turned), layout), fused(x, m, layout))
 
@@ -68,10 +68,10 @@ def test_tables_may_lie_in_memory_as_they_like(name: str):
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_tables_may_come_as_one_or_as_two(create_graph: bool):
     x, layout = features("tokens").requires_grad_(), LAYOUTS["tokens"][0]
-    offsets, answers = some_map("grid").offsets.requires_grad_(), []
-    for tables in ((offsets,), offsets.unbind(1)):
+    displacements, answers = some_map("grid").displacements.requires_grad_(), []
+    for tables in ((displacements,), displacements.unbind(1)):
         y = fused_unscale(x, tables, layout)
-        answers.append((y, *torch.autograd.grad(y.square().sum(), (x, offsets), create_graph=create_graph)))
+        answers.append((y, *torch.autograd.grad(y.square().sum(), (x, displacements), create_graph=create_graph)))
     assert all((one - other).abs().max() < 1e-5 for one, other in zip(*answers, strict=True))
 
 
@@ -110,10 +110,10 @@ def test_gradcheck():
 @pytest.mark.parametrize("wanted", ["features", "map"])
 def test_only_what_is_wanted(wanted: str):
     x, m = features("tokens").requires_grad_(wanted == "features"), some_map("grid")
-    m.offsets.requires_grad_(wanted == "map")
+    m.displacements.requires_grad_(wanted == "map")
     fused(x, m, Tokens(5, 6, prefix=1)).sum().backward()
     assert (x.grad is not None) == (wanted == "features")
-    assert (m.offsets.grad is not None) == (wanted == "map")
+    assert (m.displacements.grad is not None) == (wanted == "map")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -160,9 +160,9 @@ def test_parts_of_larger_tensors_get_their_gradient(part):
 
 def test_a_lost_map_gives_nan_and_reads_nothing_outside():
     x, m = features("images"), some_map("grid")
-    offsets = m.offsets.clone()
-    offsets[0] = torch.nan
-    y = fused_unscale(x, (offsets[:, 0], offsets[:, 1]), "NCHW")
+    displacements = m.displacements.clone()
+    displacements[0] = torch.nan
+    y = fused_unscale(x, (displacements[:, 0], displacements[:, 1]), "NCHW")
     assert y[0].isnan().all()
     assert y[1].isfinite().all()
 
@@ -171,14 +171,14 @@ def test_compiled_it_is_the_same():
     x, m = features("tokens"), some_map("grid")
     layout = Tokens(5, 6, prefix=1)
 
-    def twice(x: Tensor, offsets: Tensor) -> Tensor:
-        return 2 * fused_unscale(x, (offsets[:, 0], offsets[:, 1]), layout)
+    def twice(x: Tensor, displacements: Tensor) -> Tensor:
+        return 2 * fused_unscale(x, (displacements[:, 0], displacements[:, 1]), layout)
 
-    offsets = m.offsets.clone().requires_grad_()
-    y = torch.compile(twice, backend="aot_eager", fullgraph=True)(x, offsets)
-    assert torch.equal(y, twice(x, offsets))
+    displacements = m.displacements.clone().requires_grad_()
+    y = torch.compile(twice, backend="aot_eager", fullgraph=True)(x, displacements)
+    assert torch.equal(y, twice(x, displacements))
     y.sum().backward()
-    assert offsets.grad is not None
+    assert displacements.grad is not None
 
 
 @pytest.mark.parametrize("update", ["direct", "compose"])
@@ -189,7 +189,7 @@ def test_an_adapted_model_answers_and_learns_as_with_the_twin(update: str, monke
         "channels": (8, 8),
         "max_steps": 3,
         "fixed_steps": True,
-        "solver": "plain",
+        "solver": "picard",
     }
     found = []
     for fast in (True, False):
@@ -204,7 +204,9 @@ def test_an_adapted_model_answers_and_learns_as_with_the_twin(update: str, monke
             torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(DEVICE), return_report=True
         )
         logits.square().sum().backward()
-        found.append([logits, *(site.map.offsets for site in report.values()), *(p.grad for p in model.parameters())])
+        found.append(
+            [logits, *(site.map.displacements for site in report.values()), *(p.grad for p in model.parameters())]
+        )
     for ours, twins in zip(*found, strict=True):
         assert (ours - twins).abs().max() <= 2e-4 * (0.1 + twins.abs().max())
 

@@ -52,9 +52,9 @@ def test_raw_parameters_are_uniform(family: str, strength: float, rng: torch.Gen
 def test_identity_moves_nothing_at_all(family: str, dtype: torch.dtype, knots: int | tuple[int, int]):
     points = lattice(11, 13, dtype=dtype).reshape(1, -1, 2)
     for m in (identity_map(2, knots, family=family, dtype=dtype), random_map(2, knots, strength=0.0, family=family)):
-        assert not m.shift(points.to(m.dtype).expand(2, -1, -1)).any()
-        assert not m.flow(9, 5).any()
-        assert not m.displacement().any()
+        assert not m.displacement(points.to(m.dtype).expand(2, -1, -1)).any()
+        assert not m.displacement_field(9, 5).any()
+        assert not m.mean_displacement().any()
         assert torch.equal(m.min_determinant(), torch.ones(2, dtype=m.dtype))
 
 
@@ -62,7 +62,7 @@ def test_identity_moves_nothing_at_all(family: str, dtype: torch.dtype, knots: i
 def test_equal_logits_are_exactly_the_identity(family: str):
     shapes = FAMILIES[family].logit_shapes((6, 4))
     m = map_from_logits(*(torch.full((2, *shape), 0.7) for shape in shapes), family=family)
-    assert not m.flow(8, 8).any()
+    assert not m.displacement_field(8, 8).any()
 
 
 @EACH_FAMILY

@@ -35,15 +35,15 @@ def test_guard_shrinks_no_more_than_needed(rng: torch.Generator):
 def test_guard_leaves_a_fine_map_bitwise_alone(rng: torch.Generator):
     m = random_map(50, 6, strength=0.1, guard=None, generator=rng)
     assert (m.min_determinant() > 0.1).all()
-    assert torch.equal(m.guarded(0.1).offsets, m.offsets)
+    assert torch.equal(m.guarded(0.1).displacements, m.displacements)
     assert m.guarded(None) is m
 
 
 def test_guard_treats_each_map_on_its_own(rng: torch.Generator):
-    fine, folding = (random_map(1, 8, strength=s, guard=None, generator=rng).offsets for s in (0.05, 2.0))
-    both = GridMap(torch.cat((fine, folding))).guarded(0.1).offsets
+    fine, folding = (random_map(1, 8, strength=s, guard=None, generator=rng).displacements for s in (0.05, 2.0))
+    both = GridMap(torch.cat((fine, folding))).guarded(0.1).displacements
     assert torch.equal(both[:1], fine)
-    assert torch.equal(both[1:], GridMap(folding).guarded(0.1).offsets)
+    assert torch.equal(both[1:], GridMap(folding).guarded(0.1).displacements)
     factor = (both[1] / folding[0])[:, 1:-1, 1:-1]
     torch.testing.assert_close(factor, factor.mean().expand_as(factor), rtol=1e-4, atol=0)
 
@@ -72,22 +72,23 @@ def test_extreme_determinants_match_dense_sampling(guard: float | None, rng: tor
 
 
 def test_corner_determinants_of_the_identity_are_one():
-    determinants = corner_determinants(identity_map(2, (4, 3)).offsets)
+    determinants = corner_determinants(identity_map(2, (4, 3)).displacements)
     assert torch.equal(determinants, torch.ones(2, 4, 2, 3))
 
 
 def test_gradient_through_the_guard(rng: torch.Generator):
     draw = {"generator": rng, "dtype": torch.float64}
     logits = [(4 * torch.rand(1, 4, 3, **draw)).requires_grad_() for _ in range(2)]
-    assert guard_factor(map_from_logits(*logits, guard=None).offsets, 0.1) < 1
-    assert gradcheck(lambda x, y: map_from_logits(x, y, guard=0.1).offsets, logits)
+    assert guard_factor(map_from_logits(*logits, guard=None).displacements, 0.1) < 1
+    assert gradcheck(lambda x, y: map_from_logits(x, y, guard=0.1).displacements, logits)
 
 
 def test_gradient_through_an_idle_guard_is_that_without(rng: torch.Generator):
     logits = [(0.05 * torch.rand(1, 4, 3, generator=rng)).requires_grad_() for _ in range(2)]
     weights = torch.rand(1, 2, 4, 4, generator=rng)
     gradients = [
-        torch.autograd.grad((map_from_logits(*logits, guard=g).offsets * weights).sum(), logits) for g in (0.1, None)
+        torch.autograd.grad((map_from_logits(*logits, guard=g).displacements * weights).sum(), logits)
+        for g in (0.1, None)
     ]
     for guarded, free in zip(*gradients, strict=True):
         assert torch.equal(guarded, free)

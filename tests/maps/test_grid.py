@@ -31,7 +31,7 @@ def test_control_points_and_evaluation_match_the_oracle(knots: tuple[int, int], 
 def test_flow_is_the_shift_at_every_pixel(size: tuple[int, int], rng: torch.Generator):
     m = random_map(2, (5, 4), strength=1.0, generator=rng)
     points = lattice(*size, dtype=torch.float32).reshape(1, -1, 2).expand(2, -1, -1)
-    torch.testing.assert_close(m.flow(*size).reshape(2, -1, 2), m.shift(points), atol=1e-6, rtol=0)
+    torch.testing.assert_close(m.displacement_field(*size).reshape(2, -1, 2), m.displacement(points), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("guard", [None, 0.1])
@@ -65,23 +65,25 @@ def test_displacement_is_the_mean_distance_from_the_identity(rng: torch.Generato
     m = random_map(2, 5, strength=1.0, generator=rng)
     points = lattice(10, 10, dtype=torch.float32).reshape(1, -1, 2)
     expected = (m(points) - points).square().sum(dim=-1).sqrt().mean(dim=1)
-    torch.testing.assert_close(m.displacement(10), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(m.mean_displacement(10), expected, atol=1e-6, rtol=0)
 
 
 def test_gradients(rng: torch.Generator):
-    offsets = random_map(1, (3, 4), strength=1.0, generator=rng, dtype=torch.float64).offsets.requires_grad_()
+    displacements = random_map(
+        1, (3, 4), strength=1.0, generator=rng, dtype=torch.float64
+    ).displacements.requires_grad_()
     points = torch.rand(1, 6, 2, generator=rng, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda o, p: GridMap(o)(p), (offsets, points))
-    assert gradcheck(lambda o, p: GridMap(o).jacobian(p), (offsets, points))
-    assert gradcheck(lambda o, p: GridMap(o).local_scale(p), (offsets, points))
-    assert gradcheck(lambda o: GridMap(o).flow(5, 6), (offsets,))
-    assert gradcheck(lambda o: GridMap(o).min_determinant(), (offsets,))
-    assert gradcheck(lambda o: GridMap(o).logits(), (offsets,))
+    assert gradcheck(lambda o, p: GridMap(o)(p), (displacements, points))
+    assert gradcheck(lambda o, p: GridMap(o).jacobian(p), (displacements, points))
+    assert gradcheck(lambda o, p: GridMap(o).local_scale(p), (displacements, points))
+    assert gradcheck(lambda o: GridMap(o).displacement_field(5, 6), (displacements,))
+    assert gradcheck(lambda o: GridMap(o).min_determinant(), (displacements,))
+    assert gradcheck(lambda o: GridMap(o).logits(), (displacements,))
 
 
 @pytest.mark.parametrize("guard", [None, 0.5])
 def test_gradients_of_compose(guard: float | None, rng: torch.Generator):
-    """From raw parameters: free offsets would push the sides off the square, where compose has a kink."""
+    """From raw parameters: free displacements would push the sides off the square, where compose has a kink."""
     logits = [torch.rand(1, 4, 3, generator=rng, dtype=torch.float64, requires_grad=True) for _ in range(4)]
 
     def composed(*raw):
@@ -94,8 +96,8 @@ def test_gradients_of_compose(guard: float | None, rng: torch.Generator):
 def test_state_and_logits_round_trip(knots: tuple[int, int], rng: torch.Generator):
     m = random_map(3, knots, strength=2.0, generator=rng, dtype=torch.float64)
     assert m.state().shape == (3, 2 * knots[0] * knots[1])
-    torch.testing.assert_close(GridMap.from_state(m.state(), knots).offsets, m.offsets, atol=1e-15, rtol=0)
-    torch.testing.assert_close(GridMap.from_logits(*m.logits()).offsets, m.offsets, atol=1e-14, rtol=0)
+    torch.testing.assert_close(GridMap.from_state(m.state(), knots).displacements, m.displacements, atol=1e-15, rtol=0)
+    torch.testing.assert_close(GridMap.from_logits(*m.logits()).displacements, m.displacements, atol=1e-14, rtol=0)
 
 
 def test_composition_is_the_exact_chain(rng: torch.Generator):
@@ -147,11 +149,11 @@ def test_resampling_error_is_the_largest_distance_from_the_fit(rng: torch.Genera
 
 def test_resampling_on_its_own_lattice_is_free_and_keeps_the_sides(rng: torch.Generator):
     m = random_map(2, (5, 4), strength=2.0, generator=rng)
-    torch.testing.assert_close(m.resample((5, 4)).offsets, m.offsets, atol=1e-6, rtol=0)
+    torch.testing.assert_close(m.resample((5, 4)).displacements, m.displacements, atol=1e-6, rtol=0)
     assert (resampling_error(m, (9, 7)) < 1e-6).all(), "a finer lattice that contains the knots represents the map"
-    offsets = m.inverse().forward.resample((8, 3)).offsets
-    assert not offsets[:, 0, :, [0, -1]].any()
-    assert not offsets[:, 1, [0, -1], :].any()
+    displacements = m.inverse().forward.resample((8, 3)).displacements
+    assert not displacements[:, 0, :, [0, -1]].any()
+    assert not displacements[:, 1, [0, -1], :].any()
 
 
 def test_compose_is_the_chain_on_its_own_lattice(rng: torch.Generator):
@@ -162,8 +164,8 @@ def test_compose_is_the_chain_on_its_own_lattice(rng: torch.Generator):
         assert fitted.knots == (6, 4)
         torch.testing.assert_close(fitted(points), a(inner(points)), atol=1e-6, rtol=0)
     one = identity_map(2, (6, 4))
-    assert not one.compose_resampled(one).offsets.any()
-    torch.testing.assert_close(a.compose_resampled(one).offsets, a.offsets, atol=1e-7, rtol=0)
+    assert not one.compose_resampled(one).displacements.any()
+    torch.testing.assert_close(a.compose_resampled(one).displacements, a.displacements, atol=1e-7, rtol=0)
 
 
 def test_compose_can_be_guarded(rng: torch.Generator):
@@ -173,8 +175,8 @@ def test_compose_can_be_guarded(rng: torch.Generator):
 
 
 def test_to_and_detach_reach_every_part(rng: torch.Generator):
-    offsets = random_map(2, 4, strength=1.0, generator=rng).offsets.requires_grad_()
-    m = GridMap(offsets)
+    displacements = random_map(2, 4, strength=1.0, generator=rng).displacements.requires_grad_()
+    m = GridMap(displacements)
     for f in (m, m.inverse(), m.inverse("rowwise"), m @ m.inverse()):
         points = torch.rand(2, 5, 2, generator=rng)
         assert f.dtype == torch.float32

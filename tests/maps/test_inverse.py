@@ -52,29 +52,38 @@ def test_inverse_of_the_identity_is_exactly_the_identity(knots: tuple[int, int],
     inverse = identity_map(2, knots, dtype=dtype).inverse()
     points = lattice(17, 23, dtype=dtype).reshape(1, -1, 2)
     assert torch.equal(inverse(points), points.expand(2, -1, -1))
-    assert not inverse.flow(14, 9).any()
+    assert not inverse.displacement_field(14, 9).any()
 
 
 def test_sides_of_the_square_stay_on_themselves(rng: torch.Generator):
     inverse = random_map(20, (6, 9), strength=2.0, generator=rng).inverse()
-    flow = inverse.flow(33, 21)
-    for side in (flow[:, :, 0, 0], flow[:, :, -1, 0], flow[:, 0, :, 1], flow[:, -1, :, 1]):
+    displacement = inverse.displacement_field(33, 21)
+    for side in (
+        displacement[:, :, 0, 0],
+        displacement[:, :, -1, 0],
+        displacement[:, 0, :, 1],
+        displacement[:, -1, :, 1],
+    ):
         assert side.abs().max() <= 1e-7
 
 
 def test_exact_inverse_gradients_by_the_implicit_function_theorem(rng: torch.Generator):
-    offsets = random_map(1, (4, 3), strength=2.0, generator=rng, dtype=torch.float64).offsets.requires_grad_()
+    displacements = random_map(
+        1, (4, 3), strength=2.0, generator=rng, dtype=torch.float64
+    ).displacements.requires_grad_()
     points = torch.rand(1, 6, 2, generator=rng, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda o, p: GridMap(o).inverse()(p), (offsets, points))
-    assert gradcheck(lambda o: GridMap(o).inverse().flow(4, 5), (offsets,))
-    assert gradcheck(lambda o, p: (GridMap(o) @ GridMap(o).inverse() @ GridMap(o))(p), (offsets, points))
+    assert gradcheck(lambda o, p: GridMap(o).inverse()(p), (displacements, points))
+    assert gradcheck(lambda o: GridMap(o).inverse().displacement_field(4, 5), (displacements,))
+    assert gradcheck(lambda o, p: (GridMap(o) @ GridMap(o).inverse() @ GridMap(o))(p), (displacements, points))
 
 
 def test_rowwise_inverse_gradients(rng: torch.Generator):
-    offsets = random_map(1, (4, 3), strength=1.0, generator=rng, dtype=torch.float64).offsets.requires_grad_()
+    displacements = random_map(
+        1, (4, 3), strength=1.0, generator=rng, dtype=torch.float64
+    ).displacements.requires_grad_()
     points = torch.rand(1, 6, 2, generator=rng, dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda o, p: GridMap(o).inverse("rowwise")(p), (offsets, points))
-    assert gradcheck(lambda o: GridMap(o).inverse("rowwise").flow(5, 6), (offsets,))
+    assert gradcheck(lambda o, p: GridMap(o).inverse("rowwise")(p), (displacements, points))
+    assert gradcheck(lambda o: GridMap(o).inverse("rowwise").displacement_field(5, 6), (displacements,))
 
 
 @pytest.mark.parametrize("method", ["exact", "rowwise"])

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 
 from localscale.errors import MapError
 from localscale.maps import MonotoneMap
-from localscale.maps.monotone import interpolate, logits_from_offsets, offsets_from_logits
+from localscale.maps.monotone import displacements_from_logits, interpolate, logits_from_displacements
 
 LINE = torch.linspace(0, 1, 101)[None]
 
@@ -72,31 +72,33 @@ def test_evaluation_is_numpy_interpolation(rng: torch.Generator):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 15])
 def test_equal_logits_are_exactly_the_identity(count: int, dtype: torch.dtype):
-    offsets = offsets_from_logits(torch.full((2, count), 0.3, dtype=dtype))
-    assert offsets.shape == (2, count + 1)
-    assert not offsets.any()
+    displacements = displacements_from_logits(torch.full((2, count), 0.3, dtype=dtype))
+    assert displacements.shape == (2, count + 1)
+    assert not displacements.any()
 
 
 def test_ends_never_move(rng: torch.Generator):
-    offsets = offsets_from_logits(5 * torch.randn(100, 9, generator=rng))
-    assert not offsets[:, [0, -1]].any()
+    displacements = displacements_from_logits(5 * torch.randn(100, 9, generator=rng))
+    assert not displacements[:, [0, -1]].any()
 
 
 def test_logits_and_offsets_undo_each_other(rng: torch.Generator):
-    offsets = offsets_from_logits(2 * torch.randn(20, 6, generator=rng, dtype=torch.float64))
-    torch.testing.assert_close(offsets_from_logits(logits_from_offsets(offsets)), offsets, atol=1e-14, rtol=0)
-    assert not logits_from_offsets(torch.zeros(2, 6)).any(), "the identity is exactly zero"
+    displacements = displacements_from_logits(2 * torch.randn(20, 6, generator=rng, dtype=torch.float64))
+    torch.testing.assert_close(
+        displacements_from_logits(logits_from_displacements(displacements)), displacements, atol=1e-14, rtol=0
+    )
+    assert not logits_from_displacements(torch.zeros(2, 6)).any(), "the identity is exactly zero"
 
 
 def test_logits_of_a_decreasing_segment_count_it_as_tiny():
-    logits = logits_from_offsets(torch.tensor([[0.0, -0.6, 0.0]], requires_grad=True))
+    logits = logits_from_displacements(torch.tensor([[0.0, -0.6, 0.0]], requires_grad=True))
     assert logits.isfinite().all()
-    assert (offsets_from_logits(logits).detach() - torch.tensor([[0.0, -0.5, 0.0]])).abs().max() < 1e-6
+    assert (displacements_from_logits(logits).detach() - torch.tensor([[0.0, -0.5, 0.0]])).abs().max() < 1e-6
 
 
 def test_temperature_divides_the_logits(rng: torch.Generator):
     logits = torch.randn(2, 5, generator=rng)
-    assert torch.equal(offsets_from_logits(logits, 0.25), offsets_from_logits(4 * logits))
+    assert torch.equal(displacements_from_logits(logits, 0.25), displacements_from_logits(4 * logits))
 
 
 def test_local_scale_is_the_derivative_and_at_a_knot_that_of_the_right_segment(rng: torch.Generator):

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from localscale.canonicalizer.site import Site
 from localscale.canonicalizer.updates import UPDATES
-from localscale.equilibrium import POLICIES, SOLVERS, Anderson, Plain, gradient_rule
+from localscale.equilibrium import POLICIES, SOLVERS, Anderson, Picard, gradient_rule
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.base import knot_pair
 from localscale.maps.build import FAMILIES
@@ -41,7 +41,7 @@ class DECConfig:
         temperature: divides the bounded raw parameters; lower means stronger warps are possible.
         guard: smallest Jacobian determinant of a ``grid`` map; ``None`` lets maps fold.
         step_size: η of the ``gradient`` update.
-        solver: ``"anderson"`` or ``"plain"``.
+        solver: ``"anderson"`` or ``"picard"``.
         max_steps: most evaluations per solve.
         tolerance: relative residual, on the map's coordinates, at which a sample is done.
         history: points mixed by Anderson.
@@ -126,21 +126,21 @@ class DECConfig:
         knots = self.knots if isinstance(self.knots, int) else self.knots[index]
         return knot_pair(knots)
 
-    def make_solver(self) -> Anderson | Plain:
+    def make_solver(self) -> Anderson | Picard:
         """The solver these settings describe."""
         settings = {
             "max_steps": self.max_steps,
             "tolerance": self.tolerance,
             "history": self.history,
             "damping": self.damping,
-            "fixed": self.fixed_steps,
+            "fixed_steps": self.fixed_steps,
         }
         solver = SOLVERS[self.solver]
         known = {f.name for f in dataclasses.fields(solver)}
         return solver(**{name: value for name, value in settings.items() if name in known})  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only, as JSON has them."""
+        """Picard values only, as JSON has them."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["sites"] = [site.to_json() if isinstance(site, Site) else site for site in self.sites]
         return json.loads(json.dumps(values))

@@ -12,7 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.fast import KernelEvaluation, KernelSolver, has_gradient_kernels, has_kernels, solve_fast
+from localscale.canonicalizer.kernel_solver import (
+    KernelEvaluation,
+    KernelSolver,
+    has_gradient_kernels,
+    has_kernels,
+    solve_with_kernels,
+)
 from localscale.canonicalizer.network import (
     IMAGE_CHANNELS,
     EnergyNetwork,
@@ -60,7 +66,7 @@ class Canonicalizer(nn.Module):
 
     >>> canonicalizer = Canonicalizer(3, (6, 6), DECConfig())
     >>> report = canonicalizer(torch.rand(2, 3, 64, 64))
-    >>> report.map.displacement().max().item(), report.converged
+    >>> report.map.mean_displacement().max().item(), report.converged
     (0.0, tensor([True, True]))
     """
 
@@ -124,12 +130,14 @@ class Canonicalizer(nn.Module):
 
     def _solve_fast(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
-        estimate = solve_fast(self.network, features, self.knots, self.config, self.solver, resolution=self.resolution)
-        offsets = estimate.image  # where an image was lost, the start's: all zero, the identity
+        estimate = solve_with_kernels(
+            self.network, features, self.knots, self.config, self.solver, resolution=self.resolution
+        )
+        displacements = estimate.value  # where an image was lost, the start's: all zero, the identity
         if self.config.on_failure == "identity":
-            offsets = torch.where(estimate.converged[:, None], offsets, 0.0)
+            displacements = torch.where(estimate.converged[:, None], displacements, 0.0)
         report_failures(estimate, self.solver, self.config.on_failure)
-        found = GridMap(offsets.view(-1, 2, self.knots[1], self.knots[0]))
+        found = GridMap(displacements.view(-1, 2, self.knots[1], self.knots[0]))
         return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached)
 
     def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:

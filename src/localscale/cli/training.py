@@ -153,7 +153,7 @@ class Evaluation:
 
 def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
     """The run in ``folder``, its data overridden by the command line."""
-    from localscale.lab.training import Run
+    from localscale.lab.runs import Run
 
     recipe = Run(Path(folder)).recipe()
     kind = dataclasses.make_dataclass(
@@ -204,8 +204,8 @@ class Reproduce:
     """Print what would be run, and stop."""
 
     def run(self) -> None:
-        from localscale.lab.recipes.reproduce import Settings, collect, plan, reproduce
         from localscale.lab.recipes.tables import TABLES
+        from localscale.lab.training.reproduce import Settings, collect, plan, reproduce
 
         if not self.table:
             for name, table in TABLES.items():

@@ -2,7 +2,7 @@
 
 from localscale.equilibrium.fixed_point import POLICIES, Solution, fixed_point
 from localscale.equilibrium.gradients import GRADIENTS, Gradient, Implicit, Phantom, Unrolled, gradient_rule
-from localscale.equilibrium.solvers import SOLVERS, Anderson, Estimate, Plain, Solver, relative_residual
+from localscale.equilibrium.solvers import SOLVERS, Anderson, Estimate, Picard, Solver, relative_residual
 
 __all__ = [
     "GRADIENTS",
@@ -13,7 +13,7 @@ __all__ = [
     "Gradient",
     "Implicit",
     "Phantom",
-    "Plain",
+    "Picard",
     "Solution",
     "Solver",
     "Unrolled",

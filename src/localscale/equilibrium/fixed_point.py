@@ -47,7 +47,7 @@ def fixed_point(
     Args:
         f: takes ``(B, ...)`` to ``(B, ...)``, samples independent of each other.
         z0: where to start, ``(B, ...)``.
-        solver: ``Anderson`` or ``Plain``.
+        solver: ``Anderson`` or ``Picard``.
         gradient: ``"implicit"`` (exact, constant memory), ``"phantom(k)"``, ``"unrolled"``, or a rule.
         on_failure: what to do when a sample does not converge: ``"warn"``, ``"raise"``, or ``"identity"``, which gives
             that sample ``z0`` back. The first two look at the data from the host and so are silent in fixed-step mode;
@@ -65,14 +65,14 @@ def fixed_point(
         )
     if on_failure not in POLICIES:
         raise ConfigError(f"no failure policy {on_failure!r}: {near_misses(str(on_failure), POLICIES)}")
-    if on_failure == "raise" and solver.fixed:
+    if on_failure == "raise" and solver.fixed_steps:
         raise ConfigError('on_failure="raise" needs to look at the data, which a fixed-step solver never does')
     rule = gradient_rule(gradient)
     if torch.is_grad_enabled():
         value, estimate = rule.attach(f, z0, solver)
     else:
         estimate = solver.solve(f, z0)
-        value = estimate.image
+        value = estimate.value
     reached = estimate.converged if on_failure == "identity" else estimate.residual < torch.inf
     value = torch.where(reached.view((-1,) + (1,) * (z0.dim() - 1)), value, z0)
     report_failures(estimate, solver, on_failure)
@@ -81,7 +81,7 @@ def fixed_point(
 
 def report_failures(estimate: Estimate, solver: Solver, on_failure: str) -> None:
     """Warn or raise if samples did not converge, where that is asked for and the host may look."""
-    if on_failure == "identity" or not stops_early(solver.fixed):
+    if on_failure == "identity" or not stops_early(solver.fixed_steps):
         return
     lost = int((~estimate.converged).sum())
     if not lost:

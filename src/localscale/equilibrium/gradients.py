@@ -47,10 +47,10 @@ class Implicit:
         if not _graph_lasts():
             return ImplicitAdjoint.apply(f(point), point, f, adjoint), estimate
         with torch.compiler.set_stance("force_eager"):  # what is compiled frees what it saved after one use
-            image = f(point.requires_grad_())
-        if not _depends_on_more(image, point):
-            return image.detach(), estimate
-        return ImplicitAdjoint.apply(image, point, None, adjoint), estimate
+            value = f(point.requires_grad_())
+        if not _depends_on_more(value, point):
+            return value.detach(), estimate
+        return ImplicitAdjoint.apply(value, point, None, adjoint), estimate
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,18 @@ class Unrolled:
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
         """Solve with a graph."""
         estimate = solver.solve(f, z0)
-        return estimate.image, estimate
+        return estimate.value, estimate
 
 
 class ImplicitAdjoint(torch.autograd.Function):
     """The identity on f(z*), whose backward solves the adjoint equation."""
 
     @staticmethod
-    def forward(ctx: Any, image: Tensor, point: Tensor, f: Function | None, solver: Solver) -> Tensor:
-        """Pass ``image`` on."""
-        ctx.save_for_backward(image, point)
+    def forward(ctx: Any, value: Tensor, point: Tensor, f: Function | None, solver: Solver) -> Tensor:
+        """Pass ``value`` on."""
+        ctx.save_for_backward(value, point)
         ctx.f, ctx.solver = f, solver
-        return image.clone()
+        return value.clone()
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
@@ -106,16 +106,16 @@ class ImplicitAdjoint(torch.autograd.Function):
             )
         pull_back = _pull_back(ctx.f, *ctx.saved_tensors)
         adjoint = ctx.solver.solve(lambda u: v + pull_back(u), v)
-        if stops_early(ctx.solver.fixed) and not bool(adjoint.converged.all()):
+        if stops_early(ctx.solver.fixed_steps) and not bool(adjoint.converged.all()):
             lost = int((~adjoint.converged).sum())
             worst = float(adjoint.residual.max())
             logger.info("adjoint: %d of %d samples above tolerance, worst residual %.1e", lost, len(v), worst)
-        return adjoint.image, None, None, None
+        return adjoint.value, None, None, None
 
 
-def _depends_on_more(image: Tensor, point: Tensor) -> bool:
-    """Whether ``image`` has a gradient to anything but ``point``."""
-    seen, ahead = set(), [image.grad_fn]
+def _depends_on_more(value: Tensor, point: Tensor) -> bool:
+    """Whether ``value`` has a gradient to anything but ``point``."""
+    seen, ahead = set(), [value.grad_fn]
     while ahead:
         node = ahead.pop()
         if node is None or node in seen:
@@ -135,16 +135,16 @@ def _graph_lasts() -> bool:
     return not torch.compiler.is_compiling() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
-def _pull_back(f: Function | None, image: Tensor, point: Tensor) -> Function:
-    """u ↦ Jᵀu with J = ∂f/∂z at ``point``, by the graph of ``image`` or by another evaluation of ``f``."""
+def _pull_back(f: Function | None, value: Tensor, point: Tensor) -> Function:
+    """u ↦ Jᵀu with J = ∂f/∂z at ``point``, by the graph of ``value`` or by another evaluation of ``f``."""
     if f is not None and torch.compiler.is_compiling():  # which can trace the one, but not the other
         vjp = torch.func.vjp(f, point)[1]
         return lambda u: vjp(u)[0]
     if f is not None:
         with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
             point = point.detach().requires_grad_()
-            image = f(point)
-    return lambda u: torch.autograd.grad(image, point, u, retain_graph=True, materialize_grads=True)[0]
+            value = f(point)
+    return lambda u: torch.autograd.grad(value, point, u, retain_graph=True, materialize_grads=True)[0]
 
 
 GRADIENTS: dict[str, type[Implicit] | type[Phantom] | type[Unrolled]] = {

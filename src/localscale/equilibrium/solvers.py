@@ -16,20 +16,20 @@ from torch import Tensor
 
 from localscale.errors import ConfigError, ShapeError
 
-__all__ = ["SOLVERS", "Anderson", "Estimate", "Function", "Plain", "Solver", "relative_residual"]
+__all__ = ["SOLVERS", "Anderson", "Estimate", "Function", "Picard", "Solver", "relative_residual"]
 
 Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The best point met so far: its image under f, and how far the two are apart.
+    """The best point met so far: its value under f, and how far the two are apart.
 
-    All but ``point`` and ``image`` have shape ``(B,)``; ``steps`` counts the evaluations a sample took part in.
+    All but ``point`` and ``value`` have shape ``(B,)``; ``steps`` counts the evaluations a sample took part in.
     """
 
     point: Tensor
-    image: Tensor
+    value: Tensor
     residual: Tensor
     steps: Tensor
     converged: Tensor
@@ -43,22 +43,22 @@ class Solver(Protocol):
     @property
     def tolerance(self) -> float: ...
     @property
-    def fixed(self) -> bool: ...
+    def fixed_steps(self) -> bool: ...
     def solve(self, f: Function, z0: Tensor) -> Estimate:
         """Iterate from ``z0`` ``(B, ...)``."""
 
 
-def relative_residual(point: Tensor, image: Tensor) -> Tensor:
+def relative_residual(point: Tensor, value: Tensor) -> Tensor:
     """‖f(z) − z‖ / ‖f(z)‖ per sample, shape ``(B,)``; infinite where anything is not finite."""
-    distance = torch.linalg.vector_norm((image - point).flatten(1), dim=1)
-    size = torch.linalg.vector_norm(image.flatten(1), dim=1)
+    distance = torch.linalg.vector_norm((value - point).flatten(1), dim=1)
+    size = torch.linalg.vector_norm(value.flatten(1), dim=1)
     residual = distance / (size + 1e-12)  # the constant only keeps 0/0 from an exact fixed point at zero
     return torch.where(torch.isfinite(residual) & torch.isfinite(size), residual, torch.inf)
 
 
-def stops_early(fixed: bool) -> bool:
+def stops_early(fixed_steps: bool) -> bool:
     """Whether the host may look at the data: not in fixed-step mode, nor inside ``torch.compile`` or export."""
-    return not fixed and not torch.compiler.is_compiling()
+    return not fixed_steps and not torch.compiler.is_compiling()
 
 
 def _check(max_steps: int, tolerance: float, damping: float) -> None:
@@ -71,33 +71,33 @@ def _check(max_steps: int, tolerance: float, damping: float) -> None:
 
 
 def _iterate(
-    f: Function, z0: Tensor, propose: Callable[[Tensor, Tensor, Tensor], Tensor], solver: Anderson | Plain
+    f: Function, z0: Tensor, propose: Callable[[Tensor, Tensor, Tensor], Tensor], solver: Anderson | Picard
 ) -> Estimate:
-    """The loop all solvers share; ``propose(point, image, finite)`` gives the next point."""
+    """The loop all solvers share; ``propose(point, value, finite)`` gives the next point."""
     per_sample = (-1,) + (1,) * (z0.dim() - 1)
-    point, best_point, best_image = z0, z0, z0
+    point, best_point, best_value = z0, z0, z0
     best = torch.full(z0.shape[:1], torch.inf, dtype=z0.dtype, device=z0.device)
     active = torch.ones(z0.shape[:1], dtype=torch.bool, device=z0.device)
     steps = torch.zeros(z0.shape[:1], dtype=torch.long, device=z0.device)
     for _ in range(solver.max_steps):
-        image = _evaluate(f, point, active) if stops_early(solver.fixed) else f(point)
-        if image.shape != z0.shape:
-            raise ShapeError(f"f took {tuple(z0.shape)} to {tuple(image.shape)}; expected the same shape back")
-        residual = relative_residual(point, image)
+        value = _evaluate(f, point, active) if stops_early(solver.fixed_steps) else f(point)
+        if value.shape != z0.shape:
+            raise ShapeError(f"f took {tuple(z0.shape)} to {tuple(value.shape)}; expected the same shape back")
+        residual = relative_residual(point, value)
         better = (active & (residual < best)).view(per_sample)
         best_point = torch.where(better, point, best_point)
-        best_image = torch.where(better, image, best_image)
+        best_value = torch.where(better, value, best_value)
         best = torch.where(active, torch.minimum(residual, best), best)
         steps = steps + active
         active = active & (residual > solver.tolerance)
-        if stops_early(solver.fixed) and not bool(active.any()):
+        if stops_early(solver.fixed_steps) and not bool(active.any()):
             break
         finite = torch.isfinite(residual)
-        proposed = propose(point, image, finite)
+        proposed = propose(point, value, finite)
         usable = (finite & torch.isfinite(proposed.flatten(1)).all(dim=1)).view(per_sample)
-        proposed = torch.where(usable, proposed, best_image)  # a lost sample goes on from the best it had
+        proposed = torch.where(usable, proposed, best_value)  # a lost sample goes on from the best it had
         point = torch.where(active.view(per_sample), proposed, point)
-    return Estimate(best_point, best_image, best, steps, best <= solver.tolerance)
+    return Estimate(best_point, best_value, best, steps, best <= solver.tolerance)
 
 
 def _evaluate(f: Function, point: Tensor, active: Tensor) -> Tensor:
@@ -112,20 +112,20 @@ def _evaluate(f: Function, point: Tensor, active: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Plain:
+class Picard:
     """z ← (1 − damping)·z + damping·f(z)."""
 
     max_steps: int = 50
     tolerance: float = 1e-4
     damping: float = 1.0
-    fixed: bool = False
+    fixed_steps: bool = False
 
     def __post_init__(self) -> None:
         _check(self.max_steps, self.tolerance, self.damping)
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:
         """Iterate from ``z0`` ``(B, ...)``."""
-        return _iterate(f, z0, lambda point, image, _: torch.lerp(point, image, self.damping), self)
+        return _iterate(f, z0, lambda point, value, _: torch.lerp(point, value, self.damping), self)
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Anderson:
         history: how many points to mix.
         damping: how far to go from the mixed points toward their images.
         ridge: relative regularisation.
-        fixed: take exactly ``max_steps`` without ever looking at the data from the host, as ``torch.compile``, CUDA
-            graphs and export need. The answers are the same.
+        fixed_steps: take exactly ``max_steps``, without host synchronisation, as ``torch.compile``, CUDA graphs and
+            export need. The answers are the same.
     """
 
     max_steps: int = 20
@@ -150,7 +150,7 @@ class Anderson:
     history: int = 5
     damping: float = 1.0
     ridge: float = 1e-6
-    fixed: bool = False
+    fixed_steps: bool = False
 
     def __post_init__(self) -> None:
         _check(self.max_steps, self.tolerance, self.damping)
@@ -164,10 +164,10 @@ class Anderson:
         points: list[Tensor] = []
         residuals: list[Tensor] = []
 
-        def propose(point: Tensor, image: Tensor, finite: Tensor) -> Tensor:
+        def propose(point: Tensor, value: Tensor, finite: Tensor) -> Tensor:
             keep = finite[:, None]
             points.append(torch.where(keep, point.flatten(1), 0))
-            residuals.append(torch.where(keep, (image - point).flatten(1), 0))
+            residuals.append(torch.where(keep, (value - point).flatten(1), 0))
             del points[: -self.history], residuals[: -self.history]
             history, errors = torch.stack(points, dim=1), torch.stack(residuals, dim=1)
             weights = _mixing_weights(errors, self.ridge)
@@ -203,4 +203,4 @@ def _solve_spd(matrix: Tensor, right: Tensor) -> Tensor:
     return rows[..., -1]
 
 
-SOLVERS: dict[str, type[Anderson] | type[Plain]] = {"anderson": Anderson, "plain": Plain}
+SOLVERS: dict[str, type[Anderson] | type[Picard]] = {"anderson": Anderson, "picard": Picard}

@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.head import offsets_of, warps_for
+from localscale.kernels.head import displacements_of, warps_for
 from localscale.kernels.launch import Launch, cover, power_above
 from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.places import addresses, between, block_of, corners
@@ -207,7 +207,7 @@ def _second_layer(
 
 @triton.jit(do_not_specialize=["number", "last"])
 def _advance(
-    weighed, image, point, best_point, best_image, best, active, steps, points, errors, bias_x, bias_y, number, last,
+    weighed, value, point, best_point, best_value, best, active, steps, points, errors, bias_x, bias_y, number, last,
     height, width, rows, columns, temperature, epsilon, tolerance, damping, ridge,
     GUARD: tl.constexpr, COMPOSE: tl.constexpr, KNOTS: tl.constexpr, SIZE: tl.constexpr, HISTORY: tl.constexpr,
     SLOTS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
@@ -215,14 +215,14 @@ def _advance(
     sample = tl.program_id(0).to(tl.int64)
     if tl.load(active + sample, mask=number > 0, other=1) != 0:
         at = sample * 2 * rows * columns
-        offsets_of(
+        displacements_of(
             weighed + sample * 2 * height * width, height * width, width, 1, tl.load(bias_x), tl.load(bias_y),
-            point + at, image + at, height, width, rows, columns, temperature, epsilon,
+            point + at, value + at, height, width, rows, columns, temperature, epsilon,
             HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
         )  # fmt: skip
         tl.debug_barrier()
         mix(
-            sample, point, image, best_point, best_image, best, active, steps, points, errors, number, last,
+            sample, point, value, best_point, best_value, best, active, steps, points, errors, number, last,
             2 * rows * columns, rows, columns, tolerance, damping, ridge, SIZE, HISTORY, SLOTS,
         )  # fmt: skip
 
@@ -306,8 +306,8 @@ def solve_each(
     history, knots = iteration.points.shape[1], power_above(max(rows, columns))
     advance = Launch(
         _advance, (batch, 1, 1), warps_for(knots, power_above(out_height), power_above(out_width)), **where,
-        weighed=weighed, image=torch.empty_like(iteration.point), best_point=iteration.best_point,
-        best_image=iteration.best_image, best=iteration.best, steps=iteration.steps, points=iteration.points,
+        weighed=weighed, value=torch.empty_like(iteration.point), best_point=iteration.best_point,
+        best_value=iteration.best_value, best=iteration.best, steps=iteration.steps, points=iteration.points,
         errors=iteration.errors, bias_x=heads[1], bias_y=heads[3], last=iteration.max_steps - 1,
         height=out_height, width=out_width, temperature=temperature, epsilon=0.0 if guard is None else guard,
         tolerance=iteration.tolerance, damping=iteration.damping, ridge=iteration.ridge,

@@ -16,11 +16,11 @@ from localscale.kernels.launch import launch, power_above
 __all__ = [
     "cell_around",
     "corner_need",
+    "displacements_of",
     "edge_slopes",
     "guard_factor",
-    "line_offsets",
-    "next_offsets",
-    "offsets_of",
+    "line_displacements",
+    "next_displacements",
     "outer_shift",
     "raw_parameters",
     "warps_for",
@@ -55,7 +55,7 @@ def raw_parameters(
 
 
 @triton.jit
-def line_offsets(raw, k, cells):
+def line_displacements(raw, k, cells):
     """Displacements of the knots after each cell, from every line's raw parameters: a softmax's surplus, summed up."""
     raw = tl.where(k < cells, raw, float("-inf"))
     share = tl.exp(raw - tl.max(raw, axis=1)[:, None])
@@ -64,10 +64,10 @@ def line_offsets(raw, k, cells):
 
 
 @triton.jit
-def edge_slopes(offsets, i, j, rows, columns):
+def edge_slopes(displacements, i, j, rows, columns):
     """One component's slopes along the edges of the cells (i, j): top and bottom along x, left and right along y."""
     mask = (i < rows - 1) & (j < columns - 1)
-    at = offsets + i * columns + j
+    at = displacements + i * columns + j
     a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
     c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
     return (b - a) * (columns - 1), (d - c) * (columns - 1), (c - a) * (rows - 1), (d - b) * (rows - 1)
@@ -82,11 +82,11 @@ def corner_need(xx, yx, xy, yy, c):
 
 
 @triton.jit
-def guard_factor(offsets, rows, columns, epsilon, KNOTS: tl.constexpr):
-    """How far a map of offsets ``(2, rows, columns)`` must shrink to have no determinant below ``epsilon``."""
+def guard_factor(displacements, rows, columns, epsilon, KNOTS: tl.constexpr):
+    """How far a map of displacements ``(2, rows, columns)`` must shrink to have no determinant below ``epsilon``."""
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
-    top_x, bottom_x, left_x, right_x = edge_slopes(offsets, i, j, rows, columns)
-    top_y, bottom_y, left_y, right_y = edge_slopes(offsets + rows * columns, i, j, rows, columns)
+    top_x, bottom_x, left_x, right_x = edge_slopes(displacements, i, j, rows, columns)
+    top_y, bottom_y, left_y, right_y = edge_slopes(displacements + rows * columns, i, j, rows, columns)
     c = 1 - epsilon
     need = corner_need(top_x, top_y, left_x, left_y, c)
     need = tl.maximum(need, corner_need(top_x, top_y, right_x, right_y, c))
@@ -97,31 +97,31 @@ def guard_factor(offsets, rows, columns, epsilon, KNOTS: tl.constexpr):
 
 
 @triton.jit
-def cell_around(offsets, x, y, mask, rows, columns, component: tl.constexpr):
-    """A component of the offsets of the four control points around points (x, y), and the place between them."""
+def cell_around(displacements, x, y, mask, rows, columns, component: tl.constexpr):
+    """A component of the displacements of the four control points around points (x, y), and the place between them."""
     place_x, place_y = x * (columns - 1), y * (rows - 1)
     left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
     top = tl.maximum(tl.minimum(place_y.to(tl.int32), rows - 2), 0)
-    at = offsets + component * rows * columns + top * columns + left
+    at = displacements + component * rows * columns + top * columns + left
     a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
     c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
     return a, b, c, d, place_x - left, place_y - top
 
 
 @triton.jit
-def outer_shift(offsets, x, y, mask, rows, columns, component: tl.constexpr):
-    """A component of l(q) − q at points q = (x, y), from the offsets of l's control points."""
-    a, b, c, d, s, t = cell_around(offsets, x, y, mask, rows, columns, component)
+def outer_shift(displacements, x, y, mask, rows, columns, component: tl.constexpr):
+    """A component of l(q) − q at points q = (x, y), from the displacements of l's control points."""
+    a, b, c, d, s, t = cell_around(displacements, x, y, mask, rows, columns, component)
     upper, lower = a * (1 - s) + b * s, c * (1 - s) + d * s
     return upper * (1 - t) + lower * t
 
 
 @triton.jit
-def offsets_of(
+def displacements_of(
     weighed, w_head, w_row, w_column, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
-    """One image's next offsets, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``.
+    """One image's next displacements, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``.
 
     Biases are numbers, not where they lie.
     """
@@ -130,14 +130,14 @@ def offsets_of(
     raw = raw_parameters(
         weighed, bias_x, rows, columns - 1, height, width, w_row, w_column, temperature, HEIGHT, WIDTH, KNOTS
     )  # fmt: skip
-    shift = line_offsets(raw, j, columns - 1)
+    shift = line_displacements(raw, j, columns - 1)
     tl.store(along_x + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
     tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
     raw = raw_parameters(
         weighed + w_head, bias_y, columns, rows - 1, width, height, w_column, w_row, temperature,
         WIDTH, HEIGHT, KNOTS,
     )  # fmt: skip
-    shift = line_offsets(raw, j, rows - 1)
+    shift = line_displacements(raw, j, rows - 1)
     tl.store(along_y + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
     tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2))
     tl.debug_barrier()
@@ -168,7 +168,7 @@ def offsets_of(
 
 
 @triton.jit
-def _next_offsets(
+def _next_displacements(
     features, weighed, weight_x, bias_x, weight_y, bias_y, outer, out, channels, height, width, rows, columns,
     f_batch, f_channel, f_row, f_column, temperature, epsilon,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr,
@@ -191,13 +191,13 @@ def _next_offsets(
     tl.store(weighed + height * width + pixel, dot_y, mask=there)
     tl.debug_barrier()
     before = batch * 2 * rows * columns
-    offsets_of(
+    displacements_of(
         weighed, height * width, width, 1, tl.load(bias_x), tl.load(bias_y), outer + before, out + before,
         height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
 
 
-def next_offsets(
+def next_displacements(
     features: Tensor,
     heads: tuple[Tensor, Tensor, Tensor, Tensor],
     knots: tuple[int, int],
@@ -208,7 +208,7 @@ def next_offsets(
 ) -> Tensor:
     """Offsets ``(B, 2·Ny·Nx)`` of the next map from features ``(B, C, h, w)``, composed with ``outer`` if given.
 
-    ``heads`` are weight and bias of the heads along x and y; ``outer`` is given as offsets too.
+    ``heads`` are weight and bias of the heads along x and y; ``outer`` is given as displacements too.
     """
     batch, channels, height, width = features.shape
     columns, rows = knots
@@ -216,7 +216,7 @@ def next_offsets(
     weighed = torch.empty(batch, 2, height, width, dtype=torch.float32, device=features.device)
     pixels = power_above(height * width)
     launch(
-        _next_offsets, (batch, 1, 1), 4,
+        _next_displacements, (batch, 1, 1), 4,
         features, weighed, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
         *features.stride(), temperature, 0.0 if guard is None else guard,
         PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), HEIGHT=power_above(height),

@@ -1,9 +1,9 @@
 """From weighed pixels to a map and back, in one launch each way: the head with its gradients.
 
-The way there is ``localscale.kernels.head.offsets_of``. The way back works all of it out again from the pixels, and
-takes the gradients through composition, guard, running sum, softmax, tanh and pooling in turn. Its twin is autograd on
-``localscale.canonicalizer.network.MapNetwork`` from its weighed pixels on, with the updates ``direct`` and ``compose``
-on grid maps. One program works on one image, and adds up in the same order every time.
+The way there is ``localscale.kernels.head.displacements_of``. The way back works all of it out again from the pixels,
+and takes the gradients through composition, guard, running sum, softmax, tanh and pooling in turn. Its reference is
+autograd on ``localscale.canonicalizer.network.MapNetwork`` from its weighed pixels on, with the updates ``direct`` and
+``compose`` on grid maps. One program works on one image, and adds up in the same order every time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from localscale.kernels.choice import only_once
 from localscale.kernels.head import (
     cell_around,
     corner_need,
+    displacements_of,
     edge_slopes,
     guard_factor,
-    line_offsets,
-    offsets_of,
+    line_displacements,
     outer_shift,
     raw_parameters,
     warps_for,
@@ -32,7 +32,7 @@ from localscale.kernels.launch import launch, power_above
 __all__ = ["increments"]
 
 TINY = tl.constexpr(1.1920929e-07)  # the least discriminant, as in ``corner_need``
-PLANES = 12  # lattices of numbers that a program puts down: 2 of offsets, 8 of a guard, 2 of a composition
+PLANES = 12  # lattices of numbers that a program puts down: 2 of displacements, 8 of a guard, 2 of a composition
 
 
 def increments(
@@ -45,8 +45,8 @@ def increments(
 ) -> Tensor:
     """Offsets ``(B, 2, Ny, Nx)`` of the maps that pixels weighed by both heads, biases added, ``(B, 2, h, w)`` come to.
 
-    With ``outer``, offsets ``(B, 2, Ny, Nx)`` too, they are those of outer∘map, re-sampled and guarded again. All is
-    done in float32. Differentiable once, to all tensors.
+    With ``outer``, displacements ``(B, 2, Ny, Nx)`` too, they are those of outer∘map, re-sampled and guarded again. All
+    is done in float32. Differentiable once, to all tensors.
     """
     return _Increments.apply(weighed, outer, knots, temperature, guard)
 
@@ -116,7 +116,7 @@ def _increments(
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     before = batch * 2 * rows * columns
-    offsets_of(
+    displacements_of(
         weighed + batch * w_batch, w_head, w_row, w_column, 0.0, 0.0, outer + before, out + before,
         height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
@@ -156,17 +156,17 @@ def _pick_up(planes, row, column, mask, rows, columns):
 
 
 @triton.jit
-def _through_guard(offsets, grad, planes, rows, columns, epsilon, KNOTS: tl.constexpr):
-    """The factor by which a map shrinks, and in ``planes`` the gradient of that to its offsets, ready to pick up.
+def _through_guard(displacements, grad, planes, rows, columns, epsilon, KNOTS: tl.constexpr):
+    """The factor by which a map shrinks, and in ``planes`` the gradient of that to its displacements, ready to pick up.
 
     ``grad`` is the gradient to the shrunk map. The factor is the neediest corner's; of several, all have a share.
     """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     mask, at, size = (i < rows) & (j < columns), i * columns + j, rows * columns
-    along = tl.load(grad + at, mask=mask, other=0.0) * tl.load(offsets + at, mask=mask, other=0.0)
-    along += tl.load(grad + size + at, mask=mask, other=0.0) * tl.load(offsets + size + at, mask=mask, other=0.0)
-    top_x, bottom_x, left_x, right_x = edge_slopes(offsets, i, j, rows, columns)
-    top_y, bottom_y, left_y, right_y = edge_slopes(offsets + size, i, j, rows, columns)
+    along = tl.load(grad + at, mask=mask, other=0.0) * tl.load(displacements + at, mask=mask, other=0.0)
+    along += tl.load(grad + size + at, mask=mask, other=0.0) * tl.load(displacements + size + at, mask=mask, other=0.0)
+    top_x, bottom_x, left_x, right_x = edge_slopes(displacements, i, j, rows, columns)
+    top_y, bottom_y, left_y, right_y = edge_slopes(displacements + size, i, j, rows, columns)
     c, cell = 1 - epsilon, (i < rows - 1) & (j < columns - 1)
     need_a = tl.where(cell, corner_need(top_x, top_y, left_x, left_y, c), 0.0)
     need_b = tl.where(cell, corner_need(top_x, top_y, right_x, right_y, c), 0.0)
@@ -190,26 +190,27 @@ def _through_guard(offsets, grad, planes, rows, columns, epsilon, KNOTS: tl.cons
 
 
 @triton.jit
-def _outer_slopes(offsets, x, y, mask, rows, columns, component: tl.constexpr):
+def _outer_slopes(displacements, x, y, mask, rows, columns, component: tl.constexpr):
     """The slopes along x and y of what ``outer_shift`` finds."""
-    a, b, c, d, s, t = cell_around(offsets, x, y, mask, rows, columns, component)
+    a, b, c, d, s, t = cell_around(displacements, x, y, mask, rows, columns, component)
     along_x, along_y = (b - a) * (1 - t) + (d - c) * t, (c - a) * (1 - s) + (d - b) * s
     return along_x * (columns - 1), along_y * (rows - 1)
 
 
 @triton.jit
 def _through_composition(
-    offsets, outer, grad, to_outer, composed, planes, rows, columns, epsilon, KNOTS: tl.constexpr, GUARD: tl.constexpr
+    displacements, outer, grad, to_outer, composed, planes, rows, columns, epsilon,
+    KNOTS: tl.constexpr, GUARD: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient to outer∘map to those to ``outer`` and, in ``composed``, to the map of guarded ``offsets``."""
+    """From the gradient to outer∘map, those to ``outer`` and, in ``composed``, to the map of ``displacements``."""
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     mask, at, size = (i < rows) & (j < columns), i * columns + j, rows * columns
     inner_x, inner_y = (j > 0) & (j < columns - 1), (i > 0) & (i < rows - 1)  # the sides stay where they are
     factor = 1.0
     if GUARD:
-        factor = guard_factor(offsets, rows, columns, epsilon, KNOTS)
-    x = factor * tl.load(offsets + at, mask=mask, other=0.0)
-    y = factor * tl.load(offsets + size + at, mask=mask, other=0.0)
+        factor = guard_factor(displacements, rows, columns, epsilon, KNOTS)
+    x = factor * tl.load(displacements + at, mask=mask, other=0.0)
+    y = factor * tl.load(displacements + size + at, mask=mask, other=0.0)
     to_x, to_y = j.to(tl.float32) / (columns - 1) + x, i.to(tl.float32) / (rows - 1) + y
     # Increments are positive, so no knot leaves the square but by rounding.
     to_x, to_y = tl.minimum(tl.maximum(to_x, 0.0), 1.0), tl.minimum(tl.maximum(to_y, 0.0), 1.0)
@@ -243,7 +244,7 @@ def _through_composition(
 
 @triton.jit
 def _through_line(raw, grad, j, cells, temperature):
-    """Gradients to every cell's mean, where ``grad`` are those to what ``line_offsets`` finds."""
+    """Gradients to every cell's mean, where ``grad`` are those to what ``line_displacements`` finds."""
     share = tl.where(j < cells, raw, float("-inf"))
     share = tl.exp(share - tl.max(share, axis=1)[:, None])
     share = share / tl.sum(share, axis=1)[:, None]
@@ -294,8 +295,8 @@ def _increments_backward(
     size = rows * columns
     weighed, to_weighed = weighed + batch * w_batch, to_weighed + batch * w_batch
     outer, grad, to_outer = outer + batch * 2 * size, grad + batch * 2 * size, to_outer + batch * 2 * size
-    offsets = spare + batch * PLANES * size
-    planes = offsets + 2 * size
+    displacements = spare + batch * PLANES * size
+    planes = displacements + 2 * size
     raw_x = raw_parameters(
         weighed, 0.0, rows, columns - 1, height, width, w_row, w_column, temperature, HEIGHT, WIDTH, KNOTS
     )  # fmt: skip
@@ -305,35 +306,39 @@ def _increments_backward(
     )  # fmt: skip
     factor = 1.0
     if GUARD or COMPOSE:
-        shift = line_offsets(raw_x, j, columns - 1)
-        tl.store(offsets + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
-        tl.store(offsets + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
-        shift = line_offsets(raw_y, j, rows - 1)
-        tl.store(offsets + size + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
-        tl.store(offsets + size + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2))
+        shift = line_displacements(raw_x, j, columns - 1)
+        tl.store(displacements + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
+        tl.store(displacements + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
+        shift = line_displacements(raw_y, j, rows - 1)
+        tl.store(displacements + size + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
+        tl.store(
+            displacements + size + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2)
+        )
         tl.debug_barrier()
     if COMPOSE:
         composed = planes + 8 * size
-        _through_composition(offsets, outer, grad, to_outer, composed, planes, rows, columns, epsilon, KNOTS, GUARD)
+        _through_composition(
+            displacements, outer, grad, to_outer, composed, planes, rows, columns, epsilon, KNOTS, GUARD
+        )
         grad = composed
     if GUARD:
-        factor = _through_guard(offsets, grad, planes, rows, columns, epsilon, KNOTS)
+        factor = _through_guard(displacements, grad, planes, rows, columns, epsilon, KNOTS)
     inner = (i < rows) & (j < columns - 2)
     to_shift = factor * tl.load(grad + i * columns + j + 1, mask=inner, other=0.0)
     if GUARD:
         to_shift += _pick_up(planes, i, j + 1, inner, rows, columns)
     to_mean = _through_line(raw_x, to_shift, j, columns - 1, temperature)
     each = _of_each(to_mean, i, j, rows, columns - 1, height, width)
-    tl.store(offsets + i * (columns - 1) + j, each, mask=(i < rows) & (j < columns - 1))
+    tl.store(displacements + i * (columns - 1) + j, each, mask=(i < rows) & (j < columns - 1))
     inner = (i < columns) & (j < rows - 2)
     to_shift = factor * tl.load(grad + size + (j + 1) * columns + i, mask=inner, other=0.0)
     if GUARD:
         to_shift += _pick_up(planes + 4 * size, j + 1, i, inner, rows, columns)
     to_mean = _through_line(raw_y, to_shift, j, rows - 1, temperature)
     each = _of_each(to_mean, i, j, columns, rows - 1, width, height)
-    tl.store(offsets + size + i * (rows - 1) + j, each, mask=(i < columns) & (j < rows - 1))
+    tl.store(displacements + size + i * (rows - 1) + j, each, mask=(i < columns) & (j < rows - 1))
     tl.debug_barrier()
-    _to_pixels(offsets, to_weighed, rows, columns - 1, height, width, w_row, w_column, HEIGHT, WIDTH)
+    _to_pixels(displacements, to_weighed, rows, columns - 1, height, width, w_row, w_column, HEIGHT, WIDTH)
     _to_pixels(
-        offsets + size, to_weighed + w_head, columns, rows - 1, width, height, w_column, w_row, WIDTH, HEIGHT
+        displacements + size, to_weighed + w_head, columns, rows - 1, width, height, w_column, w_row, WIDTH, HEIGHT
     )  # fmt: skip

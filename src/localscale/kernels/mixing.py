@@ -1,6 +1,6 @@
 """What a solver does between two evaluations, in one launch: residual, the best so far, and the next point.
 
-Its twin is ``localscale.equilibrium.solvers._iterate`` with ``Anderson`` or, without history, ``Plain``. One program
+Its twin is ``localscale.equilibrium.solvers._iterate`` with ``Anderson`` or, without history, ``Picard``. One program
 works on one sample. Nothing here is differentiable.
 """
 
@@ -64,14 +64,14 @@ def _even(d, rows, columns):
 
 @triton.jit
 def mix(
-    sample, point, image, best_point, best_image, best, active, steps, points, errors, number, last,
+    sample, point, value, best_point, best_value, best, active, steps, points, errors, number, last,
     size, rows, columns, tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Take in one sample's ``image``, that of its evaluation ``number``, and put the next ``point`` in place."""
+    """Take in one sample's ``value``, that of its evaluation ``number``, and put the next ``point`` in place."""
     d = tl.arange(0, WIDTH)
     there = d < size
     here = tl.load(point + sample * size + d, mask=there, other=0.0)
-    there_to = tl.load(image + sample * size + d, mask=there, other=0.0)
+    there_to = tl.load(value + sample * size + d, mask=there, other=0.0)
     error = there_to - here
     measured = there_to
     if columns > 1:
@@ -87,7 +87,7 @@ def mix(
     place = sample * size + d
     kept = tl.where(number > 0, tl.load(best_point + place, mask=there, other=0.0), here)
     kept = tl.where(better, here, kept)
-    fallback = tl.where(number > 0, tl.load(best_image + place, mask=there, other=0.0), here)
+    fallback = tl.where(number > 0, tl.load(best_value + place, mask=there, other=0.0), here)
     fallback = tl.where(better, there_to, fallback)
     going_on = going & (residual > tolerance)
     proposed = here + damping * error
@@ -107,7 +107,7 @@ def mix(
     proposed = tl.where(finite & (lost == 0), proposed, fallback)
     tl.debug_barrier()  # all have read what is now written
     tl.store(best_point + place, kept, mask=there)
-    tl.store(best_image + place, fallback, mask=there)
+    tl.store(best_value + place, fallback, mask=there)
     tl.store(best + sample, tl.where(better, residual, so_far))
     tl.store(steps + sample, taken + going.to(tl.int64))
     tl.store(active + sample, going_on.to(tl.int8))
@@ -116,11 +116,11 @@ def mix(
 
 @triton.jit(do_not_specialize=["number", "last"])  # or 0 and 1 would be compiled apart
 def _mix(
-    point, image, best_point, best_image, best, active, steps, points, errors, number, last, size, rows, columns,
+    point, value, best_point, best_value, best, active, steps, points, errors, number, last, size, rows, columns,
     tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     mix(
-        tl.program_id(0).to(tl.int64), point, image, best_point, best_image, best, active, steps, points, errors,
+        tl.program_id(0).to(tl.int64), point, value, best_point, best_value, best, active, steps, points, errors,
         number, last, size, rows, columns, tolerance, damping, ridge, WIDTH, HISTORY, SLOTS,
     )  # fmt: skip
 
@@ -130,8 +130,8 @@ class Iteration:
     """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation.
 
     It starts at zero, unless ``point`` is set before, and has no next point after ``max_steps``. ``lattice`` = (rows,
-    columns) says that the numbers are offsets of a map's control points, whose residual is relative to where the points
-    are. What is ``found`` lies side by side: the best points, their images and their residuals.
+    columns) says that the numbers are displacements of a map's control points, whose residual is relative to where
+    the points are. What is ``found`` lies side by side: the best points, their images and their residuals.
     """
 
     max_steps: int
@@ -147,7 +147,7 @@ class Iteration:
     steps: Tensor
 
     def __post_init__(self) -> None:
-        self.best_point, self.best_image, self.best = parts_of(self.found, *self.point.shape)
+        self.best_point, self.best_value, self.best = parts_of(self.found, *self.point.shape)
 
     @classmethod
     def begin(
@@ -171,12 +171,12 @@ class Iteration:
         steps = torch.empty(batch, dtype=torch.int64, device=device)
         return cls(max_steps, tolerance, damping, ridge, lattice, point, points, errors, found, active, steps)
 
-    def advance(self, image: Tensor, number: int) -> None:
+    def advance(self, value: Tensor, number: int) -> None:
         """Take in f(point), the evaluation ``number``, and move on."""
-        (batch, size), image = image.shape, image.contiguous()
+        (batch, size), value = value.shape, value.contiguous()
         history = self.points.shape[1]
         mix_all = Launch(
-            _mix, (batch, 1, 1), 4, self.point, image, self.best_point, self.best_image, self.best, self.active,
+            _mix, (batch, 1, 1), 4, self.point, value, self.best_point, self.best_value, self.best, self.active,
             self.steps, self.points, self.errors, last=self.max_steps - 1,
             size=size, rows=self.lattice[0], columns=self.lattice[1], tolerance=self.tolerance,
             damping=self.damping, ridge=self.ridge, WIDTH=power_above(size), HISTORY=history,
@@ -187,5 +187,5 @@ class Iteration:
 
 def parts_of(found: Tensor, batch: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """An iteration's best points ``(B, D)``, their images and their residuals ``(B,)``."""
-    best_point, best_image = found[: 2 * batch * size].view(2, batch, size)
-    return best_point, best_image, found[2 * batch * size :]
+    best_point, best_value = found[: 2 * batch * size].view(2, batch, size)
+    return best_point, best_value, found[2 * batch * size :]

@@ -154,19 +154,20 @@ def _unscale_backward(
                 kept = tl.load(grad + token * g_column + channel * g_channel, mask=channel < CHANNELS)
                 tl.store(to_x + token * x_column + channel * x_channel, kept.to(dtype), mask=channel < CHANNELS)
     if WANT_MAP:
-        flow = to_flow + batch * 2 * height * width + row * width + column
-        tl.store(flow, tl.where(inside_x, slope_x * (width - 1), 0), mask=moved)
-        tl.store(flow + height * width, tl.where(inside_y, slope_y * (height - 1), 0), mask=moved)
+        displacement = to_flow + batch * 2 * height * width + row * width + column
+        tl.store(displacement, tl.where(inside_x, slope_x * (width - 1), 0), mask=moved)
+        tl.store(displacement + height * width, tl.where(inside_y, slope_y * (height - 1), 0), mask=moved)
 
 
 @triton.jit
 def _to_table(
-    flow, out, height, width, rows, columns, f_batch, f_table, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
+    displacement, out, height, width, rows, columns, f_batch, f_table,
+    BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One lattice point's gradient, from that of the displacements of the pixels between it and its neighbours."""
     knot, table, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     knot_row, knot_column = knot // columns, knot % columns
-    dtype = flow.dtype.element_ty
+    dtype = displacement.dtype.element_ty
     # Knots lie `down` and `across` pixels apart; a single one serves all pixels.
     down, across = tl.maximum(height - 1, 1), tl.maximum(width - 1, 1)
     first_row = tl.maximum((knot_row - 1) * down // tl.maximum(rows - 1, 1), 0)
@@ -180,7 +181,7 @@ def _to_table(
         for left in range(first_column, last_column + 1, BLOCK_COLUMNS):
             column = left + tl.arange(0, BLOCK_COLUMNS)
             by_column = tl.maximum(1 - tl.abs(column.to(dtype) * (columns - 1) / across - knot_column), 0)
-            at = flow + batch * f_batch + table * f_table + row[:, None] * width + column[None, :]
+            at = displacement + batch * f_batch + table * f_table + row[:, None] * width + column[None, :]
             slope = tl.load(at, mask=(row < height)[:, None] & (column < width)[None, :], other=0)
             total += slope * by_row[:, None] * by_column[None, :]
     tables = tl.num_programs(1)
@@ -260,17 +261,20 @@ def _launch_backward(
 ) -> tuple[Tensor, Tensors]:  # fmt: skip
     """Gradients to ``x``, of no elements if not wanted, and to the tables: one if alike, none if not wanted."""
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
-    flow = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
+    displacement = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
     if want_x and to_x.stride() != x.stride():  # a part of a larger tensor; its gradient is none
         x = torch.empty_like(x).copy_(x)
     tables = along_x.shape, along_x.stride(), along_y.shape, along_y.stride()
     grid, numbers = _numbers(x.shape, grad.stride(), x.stride(), tables, height, width, prefix, channels_last)
-    launch(_unscale_backward, grid, 4, grad, x, to_x, flow, along_x, along_y, *numbers, want_x, want_map)
+    launch(_unscale_backward, grid, 4, grad, x, to_x, displacement, along_x, along_y, *numbers, want_x, want_map)
     if not want_map:
         return to_x, ()
     if along_x.shape == along_y.shape:
-        return to_x, (_table_gradient(flow, along_x),)
-    return to_x, (_table_gradient(flow[:, :1], along_x)[:, 0], _table_gradient(flow[:, 1:], along_y)[:, 0])
+        return to_x, (_table_gradient(displacement, along_x),)
+    return to_x, (
+        _table_gradient(displacement[:, :1], along_x)[:, 0],
+        _table_gradient(displacement[:, 1:], along_y)[:, 0],
+    )
 
 
 @_backward_op.register_fake
@@ -296,19 +300,19 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return to_x.to(x.dtype) if want_x else None, *(to_tables if want_map else (None, None)), None, None, None, None
 
 
-def _table_gradient(flow: Tensor, table: Tensor) -> Tensor:
+def _table_gradient(displacement: Tensor, table: Tensor) -> Tensor:
     """The gradient of tables like ``table``, from that of every pixel's displacements ``(B, tables, H, W)``."""
     maps, rows, columns = table.shape
-    batch, tables, height, width = flow.shape
+    batch, tables, height, width = displacement.shape
     if (rows, columns) == (height, width):
-        gathered = flow
+        gathered = displacement
     else:
-        gathered = torch.empty(batch, tables, rows, columns, dtype=flow.dtype, device=flow.device)
+        gathered = torch.empty(batch, tables, rows, columns, dtype=displacement.dtype, device=displacement.device)
         reach = 2 * width // max(columns - 1, 1) + 2  # pixels of a line that a knot has a part in
         across = min(power_above(reach), 64)
         launch(
-            _to_table, (rows * columns, tables, batch), 4 if across == 64 else 1, flow, gathered,
-            height, width, rows, columns, flow.stride(0), flow.stride(1),
+            _to_table, (rows * columns, tables, batch), 4 if across == 64 else 1, displacement, gathered,
+            height, width, rows, columns, displacement.stride(0), displacement.stride(1),
             BLOCK_ROWS=512 // across, BLOCK_COLUMNS=across,
         )  # fmt: skip
     return gathered.sum(dim=0, keepdim=True) if maps == 1 < batch else gathered
@@ -344,18 +348,18 @@ class _MapGradient(torch.autograd.Function):
     """Passes ``y`` = x(l(p)) on, with its gradient to l."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, x: Tensor, place: Place, offsets: Tensor) -> Tensor:
+    def forward(ctx: Any, y: Tensor, x: Tensor, place: Place, displacements: Tensor) -> Tensor:
         ctx.place = place
-        ctx.save_for_backward(x, offsets)
+        ctx.save_for_backward(x, displacements)
         return y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         only_once()
-        (grad,), (x, offsets) = gradients, ctx.saved_tensors
+        (grad,), (x, displacements) = gradients, ctx.saved_tensors
         if not ctx.needs_input_grad[3]:
             return grad, None, None, None
-        inputs = (grad, x, *offsets.unbind(1), *ctx.place, False, True)
+        inputs = (grad, x, *displacements.unbind(1), *ctx.place, False, True)
         _, (to_offsets,) = _launch_backward(*inputs)
         return grad, None, None, to_offsets
 
@@ -369,12 +373,12 @@ def _as_given(gradients: Tensors, tables: Sequence[Tensor], *, wanted: bool) -> 
     return _along(gradients) if len(tables) == 2 else (torch.stack(gradients, dim=1),)
 
 
-def unscale_apart(x: Tensor, offsets: Tensor) -> Tensor:
+def unscale_apart(x: Tensor, displacements: Tensor) -> Tensor:
     """``fused_unscale`` of NCHW features, its gradients to them and to the map in two nodes of autograd's graph.
 
     One node works out all its gradients, whichever are asked for. So asked for the map's alone, as an adjoint does in
     every step, the features' stays undone.
     """
     place = (*x.shape[-2:], 0, False)
-    y = _Unscale.apply(x, place, offsets.detach())
-    return _MapGradient.apply(y, x.detach(), place, offsets)
+    y = _Unscale.apply(x, place, displacements.detach())
+    return _MapGradient.apply(y, x.detach(), place, displacements)

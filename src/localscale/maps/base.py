@@ -51,7 +51,7 @@ class Map(ABC):
         """Where the maps live."""
 
     @abstractmethod
-    def shift(self, points: Tensor) -> Tensor:
+    def displacement(self, points: Tensor) -> Tensor:
         """l(p) − p at ``points`` ``(B, P, 2)``."""
 
     @abstractmethod
@@ -78,29 +78,29 @@ class Map(ABC):
     def __call__(self, points: Tensor) -> Tensor:
         """l(p) at ``points`` ``(B, P, 2)``; points outside the square are first moved onto its border."""
         points = self._checked(points)
-        return points + self.shift(points)
+        return points + self.displacement(points)
 
     def local_scale(self, points: Tensor) -> Tensor:
         """How much larger things at p become, √det ∂l/∂p, shape ``(B, P)``; negative where the map folds."""
         determinant = torch.linalg.det(self.jacobian(self._checked(points)))
         return determinant.sign() * determinant.abs().sqrt()
 
-    def flow(self, height: int, width: int) -> Tensor:
+    def displacement_field(self, height: int, width: int) -> Tensor:
         """l(p) − p at every pixel of a ``height × width`` grid, shape ``(B, H, W, 2)``."""
         points = lattice(height, width, dtype=self.dtype, device=self.device).reshape(1, -1, 2)
-        return self.shift(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
+        return self.displacement(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
 
-    def displacements(self, height: int, width: int) -> tuple[Tensor, ...]:
-        """Displacements on even lattices that an H×W grid lies between, linear in between: then they are ``flow``.
+    def displacement_lattices(self, height: int, width: int) -> tuple[Tensor, ...]:
+        """Displacements on even lattices; interpolated linearly to H×W they are ``displacement_field``.
 
         Along x and along y ``(B, rows, columns)`` or, on the same lattice, both as one ``(B, 2, rows, columns)``. A
         family may have them on fewer points than there are pixels.
         """
-        return (self.flow(height, width).movedim(-1, 1),)
+        return (self.displacement_field(height, width).movedim(-1, 1),)
 
-    def displacement(self, size: int = 32) -> Tensor:
+    def mean_displacement(self, size: int = 32) -> Tensor:
         """Mean distance from the identity, as a fraction of the image side, shape ``(B,)``."""
-        return torch.linalg.vector_norm(self.flow(size, size), dim=-1).mean(dim=(1, 2))
+        return torch.linalg.vector_norm(self.displacement_field(size, size), dim=-1).mean(dim=(1, 2))
 
     def __matmul__(self, other: Map) -> Map:
         """``(a @ b)(p) = a(b(p))``, exact."""
@@ -157,9 +157,9 @@ class Composition(Map):
     def device(self) -> torch.device:
         return self.inner.device
 
-    def shift(self, points: Tensor) -> Tensor:
-        first = self.inner.shift(points)
-        return first + self.outer.shift((points + first).clamp(0, 1))
+    def displacement(self, points: Tensor) -> Tensor:
+        first = self.inner.displacement(points)
+        return first + self.outer.displacement((points + first).clamp(0, 1))
 
     def jacobian(self, points: Tensor) -> Tensor:
         points = self._checked(points)

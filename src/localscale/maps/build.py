@@ -39,7 +39,7 @@ def identity_map(
 ) -> GridMap | SeparableMap:
     """The map that moves nothing.
 
-    >>> identity_map(2, family="separable").displacement()
+    >>> identity_map(2, family="separable").mean_displacement()
     tensor([0., 0.])
     """
     _check_batch_and_dtype(batch, dtype)
@@ -126,4 +126,6 @@ def resampling_error(m: Map, knots: int | tuple[int, int], *, size: int = 129) -
     the image side.
     """
     fitted = resample_to_grid(m, knot_pair(knots))
-    return torch.linalg.vector_norm(m.flow(size, size) - fitted.flow(size, size), dim=-1).amax(dim=(1, 2))
+    return torch.linalg.vector_norm(
+        m.displacement_field(size, size) - fitted.displacement_field(size, size), dim=-1
+    ).amax(dim=(1, 2))

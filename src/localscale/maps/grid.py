@@ -11,7 +11,7 @@ from localscale.errors import MapError
 from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
 from localscale.maps.folds import corner_determinants, guard_factor
 from localscale.maps.inverse import ExactInverse, RowwiseInverse
-from localscale.maps.monotone import logits_from_offsets, offsets_from_logits
+from localscale.maps.monotone import displacements_from_logits, logits_from_displacements
 
 __all__ = ["GridMap"]
 
@@ -19,8 +19,8 @@ __all__ = ["GridMap"]
 class GridMap(Map):
     """A lattice of control points, rows increasing in x, columns increasing in y, bilinear in each cell.
 
-    The map is held as the ``offsets`` ``(B, 2, Ny, Nx)`` of its control points from the even lattice (channel 0 is x,
-    channel 1 is y), so the identity is exactly zero. Compositions and inverses leave the family: ``@`` and
+    The map is held as the ``displacements`` ``(B, 2, Ny, Nx)`` of its control points from the even lattice (channel 0
+    is x, channel 1 is y), so the identity is exactly zero. Compositions and inverses leave the family: ``@`` and
     ``inverse()`` return exact maps of other types, and ``resample`` comes back, at a cost
     ``localscale.maps.resampling_error`` measures.
 
@@ -29,12 +29,16 @@ class GridMap(Map):
     (torch.Size([4, 2, 6, 8]), True)
     """
 
-    def __init__(self, offsets: Tensor) -> None:
-        if offsets.dim() != 4 or offsets.shape[1] != 2 or min(offsets.shape[2:]) < 2:
-            raise MapError(f"offsets have shape {tuple(offsets.shape)}; expected (batch, 2, knots_y ≥ 2, knots_x ≥ 2)")
-        if offsets.dtype not in (torch.float32, torch.float64):
-            raise MapError(f"offsets have dtype {offsets.dtype}; maps are float32 or float64 whatever the features are")
-        self.offsets = offsets
+    def __init__(self, displacements: Tensor) -> None:
+        if displacements.dim() != 4 or displacements.shape[1] != 2 or min(displacements.shape[2:]) < 2:
+            raise MapError(
+                f"displacements have shape {tuple(displacements.shape)}; expected (batch, 2, knots_y ≥ 2, knots_x ≥ 2)"
+            )
+        if displacements.dtype not in (torch.float32, torch.float64):
+            raise MapError(
+                f"displacements have dtype {displacements.dtype}; maps are float32 or float64 whatever the features are"
+            )
+        self.displacements = displacements
 
     @classmethod
     def from_logits(
@@ -53,9 +57,9 @@ class GridMap(Map):
                 f"logits have shapes {tuple(logits_x.shape)} and {tuple(logits_y.shape)}; a grid map needs "
                 "(batch, knots_y, knots_x − 1) and (batch, knots_x, knots_y − 1)"
             )
-        offsets_x = offsets_from_logits(logits_x, temperature)
-        offsets_y = offsets_from_logits(logits_y, temperature).transpose(1, 2)
-        return cls(torch.stack((offsets_x, offsets_y), dim=1)).guarded(guard)
+        displacements_x = displacements_from_logits(logits_x, temperature)
+        displacements_y = displacements_from_logits(logits_y, temperature).transpose(1, 2)
+        return cls(torch.stack((displacements_x, displacements_y), dim=1)).guarded(guard)
 
     @staticmethod
     def logit_shapes(knots: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -64,33 +68,33 @@ class GridMap(Map):
 
     @property
     def batch(self) -> int:
-        return self.offsets.shape[0]
+        return self.displacements.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.offsets.dtype
+        return self.displacements.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.offsets.device
+        return self.displacements.device
 
     @property
     def knots(self) -> tuple[int, int]:
         """Control points along x and y."""
-        return self.offsets.shape[3], self.offsets.shape[2]
+        return self.displacements.shape[3], self.displacements.shape[2]
 
     @property
     def moves(self) -> Tensor:
         """Which of the maps are not the identity, ``(B,)``."""
-        return self.offsets.flatten(1).any(dim=1)
+        return self.displacements.flatten(1).any(dim=1)
 
     @property
     def control_points(self) -> Tensor:
         """Where the lattice goes, ``(B, 2, Ny, Nx)``."""
-        return self.offsets + self._even()
+        return self.displacements + self._even()
 
     def _even(self) -> Tensor:
-        _, _, rows, columns = self.offsets.shape
+        _, _, rows, columns = self.displacements.shape
         return lattice(rows, columns, dtype=self.dtype, device=self.device).permute(2, 0, 1)
 
     def _corners(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,25 +108,25 @@ class GridMap(Map):
     def cell_corners(self, cell_x: Tensor, cell_y: Tensor) -> Tensor:
         """Offsets on the corners of the named cells ``(B, P)``, shape ``(B, P, 2, 2, 2)``: row, column, (x, y)."""
         columns = self.knots[0]
-        flat = self.offsets.flatten(2)
+        flat = self.displacements.flatten(2)
         top_left = cell_y * columns + cell_x
         index = torch.stack((top_left, top_left + 1, top_left + columns, top_left + columns + 1), dim=-1)
         gathered = flat.gather(2, index.flatten(1).unsqueeze(1).expand(-1, 2, -1))
         return gathered.unflatten(2, (*cell_x.shape[1:], 2, 2)).movedim(1, -1)
 
-    def shift(self, points: Tensor) -> Tensor:
+    def displacement(self, points: Tensor) -> Tensor:
         corners, place = self._corners(points)
         s, t = place[..., 0, None], place[..., 1, None]
         top = corners[..., 0, 0, :] * (1 - s) + corners[..., 0, 1, :] * s
         bottom = corners[..., 1, 0, :] * (1 - s) + corners[..., 1, 1, :] * s
         return top * (1 - t) + bottom * t
 
-    def flow(self, height: int, width: int) -> Tensor:
+    def displacement_field(self, height: int, width: int) -> Tensor:
         # One axis after the other: the gradient then gathers along lines, not from every pixel into a few knots.
-        return _stretch(_stretch(self.offsets, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
+        return _stretch(_stretch(self.displacements, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
 
-    def displacements(self, height: int, width: int) -> tuple[Tensor]:
-        return (self.offsets,)
+    def displacement_lattices(self, height: int, width: int) -> tuple[Tensor]:
+        return (self.displacements,)
 
     def jacobian(self, points: Tensor) -> Tensor:
         corners, place = self._corners(self._checked(points))
@@ -138,15 +142,15 @@ class GridMap(Map):
         return gradient + torch.eye(2, dtype=self.dtype, device=self.device)
 
     def min_determinant(self) -> Tensor:
-        return corner_determinants(self.offsets).flatten(1).amin(dim=1)
+        return corner_determinants(self.displacements).flatten(1).amin(dim=1)
 
     def max_determinant(self) -> Tensor:
         """The largest Jacobian determinant over the square, shape ``(B,)``."""
-        return corner_determinants(self.offsets).flatten(1).amax(dim=1)
+        return corner_determinants(self.displacements).flatten(1).amax(dim=1)
 
     def folds(self) -> Tensor:
         """Which cells contain a fold, a boolean ``(B, Ny − 1, Nx − 1)``."""
-        return (corner_determinants(self.offsets) <= 0).any(dim=1)
+        return (corner_determinants(self.displacements) <= 0).any(dim=1)
 
     def guarded(self, epsilon: float | None = 0.1) -> GridMap:
         """The map shrunk toward the identity, each on its own, until no determinant is below ``epsilon``."""
@@ -154,7 +158,7 @@ class GridMap(Map):
             return self
         if not 0 < epsilon < 1:
             raise MapError(f"guard is {epsilon}; expected a determinant strictly between 0 and 1, or None for no guard")
-        return GridMap(self.offsets * guard_factor(self.offsets, epsilon)[:, None, None, None])
+        return GridMap(self.displacements * guard_factor(self.displacements, epsilon)[:, None, None, None])
 
     def _invert(self, method: InverseMethod) -> Map:
         return ExactInverse(self) if method == "exact" else RowwiseInverse(self)
@@ -174,8 +178,8 @@ class GridMap(Map):
 
     def logits(self) -> tuple[Tensor, Tensor]:
         """Raw parameters that give this map back: each increment's log over an even one, 0 for the identity."""
-        x, y = self.offsets.unbind(dim=1)
-        return logits_from_offsets(x), logits_from_offsets(y.transpose(1, 2))
+        x, y = self.displacements.unbind(dim=1)
+        return logits_from_displacements(x), logits_from_displacements(y.transpose(1, 2))
 
     def compose_resampled(self, inner: Map, *, guard: float | None = None) -> GridMap:
         """l∘inner re-sampled on l's own lattice, where ``@`` would keep it exact in another type."""
@@ -196,7 +200,7 @@ def _stretch(values: Tensor, size: int, dim: int) -> Tensor:
 
 def resample_to_grid(m: Map, knots: tuple[int, int], *, guard: float | None = None) -> GridMap:
     """The grid map that agrees with ``m`` on a ``knots`` = (Nx, Ny) lattice; the sides stay exactly in place."""
-    flow = m.flow(knots[1], knots[0]).permute(0, 3, 1, 2)
-    x = F.pad(flow[:, 0, :, 1:-1], (1, 1))
-    y = F.pad(flow[:, 1, 1:-1, :], (0, 0, 1, 1))
+    displacement = m.displacement_field(knots[1], knots[0]).permute(0, 3, 1, 2)
+    x = F.pad(displacement[:, 0, :, 1:-1], (1, 1))
+    y = F.pad(displacement[:, 1, 1:-1, :], (0, 0, 1, 1))
     return GridMap(torch.stack((x, y), dim=1)).guarded(guard)

@@ -45,7 +45,7 @@ class ExactInverse(_GridInverse):
     −D + (J⁻¹ − 1)·r with D = l(p) − p and r = q − l(p), so that the inverse of the identity is exactly the identity.
     """
 
-    def shift(self, points: Tensor) -> Tensor:
+    def displacement(self, points: Tensor) -> Tensor:
         with torch.no_grad():
             cell = _find_cell(self.forward.control_points, points)
             place = _solve_bilinear(_bilinear_terms(self._corners(cell)), self._to_cell(points, cell))
@@ -66,7 +66,7 @@ class ExactInverse(_GridInverse):
     def _cells(self) -> Tensor:
         """How many cells lie along x and y."""
         columns, rows = self.forward.knots
-        return xy_pair(columns - 1, rows - 1, self.forward.offsets)
+        return xy_pair(columns - 1, rows - 1, self.forward.displacements)
 
     def _to_cell(self, points: Tensor, cell: Tensor) -> Tensor:
         """Points relative to a cell's top left, in cell widths."""
@@ -84,7 +84,7 @@ class RowwiseInverse(_GridInverse):
     published code; at free points the rows and columns through the point are inverted as they are.
     """
 
-    def shift(self, points: Tensor) -> Tensor:
+    def displacement(self, points: Tensor) -> Tensor:
         x, y = self.forward.control_points.unbind(dim=1)
         columns, rows = self.forward.knots
         row_through = _rows_at(x, points[..., 1])  # (B, P, Nx): the row at each point's own height
@@ -95,7 +95,7 @@ class RowwiseInverse(_GridInverse):
         inverse_y = interpolate(points[..., 1:], column_through, even_y)
         return torch.cat((inverse_x, inverse_y), dim=-1) - points
 
-    def flow(self, height: int, width: int) -> Tensor:
+    def displacement_field(self, height: int, width: int) -> Tensor:
         sampled = stretch(self.forward.control_points, height, width)
         columns = coordinates(width, dtype=self.dtype, device=self.device).expand(self.batch, height, -1)
         rows = coordinates(height, dtype=self.dtype, device=self.device).expand(self.batch, width, -1)
@@ -107,7 +107,7 @@ class RowwiseInverse(_GridInverse):
         """By automatic differentiation, as a value: this map has no closed form worth keeping."""
         points = self._checked(points).detach().requires_grad_()
         with torch.enable_grad():
-            moved = points + self.shift(points)
+            moved = points + self.displacement(points)
             rows = [torch.autograd.grad(moved[..., k].sum(), points, retain_graph=True)[0] for k in (0, 1)]
         return torch.stack(rows, dim=-2)
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from localscale.conventions import coordinates
 from localscale.errors import MapError
 
-__all__ = ["MonotoneMap", "interpolate", "logits_from_offsets", "offsets_from_logits"]
+__all__ = ["MonotoneMap", "displacements_from_logits", "interpolate", "logits_from_displacements"]
 
 
-def offsets_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Knot displacements φ_n − n/N of increasing maps, ``(..., N)`` raw parameters to ``(..., N + 1)`` offsets.
+def displacements_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Knot displacements φ_n − n/N of increasing maps, ``(..., N)`` raw parameters to ``(..., N + 1)`` displacements.
 
     A softmax makes positive increments that sum to one; their running sum is Φ. Equal logits give exactly zero, and
     both ends are exactly zero, so the ends of [0,1] never move.
@@ -24,14 +24,14 @@ def offsets_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return torch.nn.functional.pad(inner, (1, 1))
 
 
-def logits_from_offsets(offsets: Tensor) -> Tensor:
-    """Raw parameters ``(..., N)`` that ``offsets_from_logits`` takes to ``offsets`` ``(..., N + 1)``.
+def logits_from_displacements(displacements: Tensor) -> Tensor:
+    """Raw parameters ``(..., N)`` that ``displacements_from_logits`` takes to ``displacements`` ``(..., N + 1)``.
 
     They are log(increment · N), so the identity gives exactly zero. An increment that is not positive, which only a
     point between two maps can have, counts as a tiny one.
     """
-    surplus = offsets.diff(dim=-1) * (offsets.shape[-1] - 1)
-    return torch.log1p(surplus.clamp_min(-1 + torch.finfo(offsets.dtype).eps))
+    surplus = displacements.diff(dim=-1) * (displacements.shape[-1] - 1)
+    return torch.log1p(surplus.clamp_min(-1 + torch.finfo(displacements.dtype).eps))
 
 
 def interpolate(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
@@ -65,29 +65,31 @@ class MonotoneMap:
     even: bool = False
 
     @classmethod
-    def from_offsets(cls, offsets: Tensor) -> MonotoneMap:
-        """Even knots moved by ``offsets`` ``(B, N)``; the first and last must be zero."""
-        knots = coordinates(offsets.shape[-1], dtype=offsets.dtype, device=offsets.device).expand_as(offsets)
-        return cls(knots, knots + offsets, even=True)
+    def from_displacements(cls, displacements: Tensor) -> MonotoneMap:
+        """Even knots moved by ``displacements`` ``(B, N)``; the first and last must be zero."""
+        knots = coordinates(displacements.shape[-1], dtype=displacements.dtype, device=displacements.device).expand_as(
+            displacements
+        )
+        return cls(knots, knots + displacements, even=True)
 
     @classmethod
     def from_logits(cls, logits: Tensor, temperature: float = 1.0) -> MonotoneMap:
         """Raw parameters ``(B, N − 1)`` to a map with N knots."""
         if logits.dim() != 2 or logits.shape[-1] < 1:
             raise MapError(f"logits have shape {tuple(logits.shape)}; expected (batch, knots − 1) with knots ≥ 2")
-        return cls.from_offsets(offsets_from_logits(logits, temperature))
+        return cls.from_displacements(displacements_from_logits(logits, temperature))
 
     @classmethod
     def identity(cls, batch: int = 1, knots: int = 2, *, dtype: torch.dtype = torch.float32) -> MonotoneMap:
         """x ↦ x on even knots."""
-        return cls.from_offsets(torch.zeros(batch, knots, dtype=dtype))
+        return cls.from_displacements(torch.zeros(batch, knots, dtype=dtype))
 
-    def shift(self, x: Tensor) -> Tensor:
+    def displacement(self, x: Tensor) -> Tensor:
         """l(x) − x at ``x`` ``(B, P)``; exactly zero for the identity."""
         return interpolate(x, self.knots, self.values - self.knots)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x + self.shift(x)
+        return x + self.displacement(x)
 
     def local_scale(self, x: Tensor) -> Tensor:
         """The local scaling factor dl/dx at ``x`` ``(B, P)``; at a knot, that of the segment to its right."""
@@ -118,7 +120,7 @@ class MonotoneMap:
     def resample(self, knots: int) -> MonotoneMap:
         """The nearest map on ``knots`` even knots: the same values there, linear in between."""
         even = coordinates(knots, dtype=self.knots.dtype, device=self.knots.device).expand(self.knots.shape[0], -1)
-        return MonotoneMap.from_offsets(torch.nn.functional.pad(self.shift(even)[..., 1:-1], (1, 1)))
+        return MonotoneMap.from_displacements(torch.nn.functional.pad(self.displacement(even)[..., 1:-1], (1, 1)))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MonotoneMap:
         """The same map on another device or in another floating dtype."""

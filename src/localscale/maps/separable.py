@@ -8,7 +8,7 @@ from torch import Tensor
 from localscale.conventions import coordinates
 from localscale.errors import MapError
 from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
-from localscale.maps.monotone import MonotoneMap, logits_from_offsets, offsets_from_logits
+from localscale.maps.monotone import MonotoneMap, displacements_from_logits, logits_from_displacements
 
 __all__ = ["SeparableMap"]
 
@@ -20,7 +20,7 @@ class SeparableMap(Map):
     conditions of the paper's Lemma 2. Compositions and inverses stay in the family and are exact.
 
     >>> l = SeparableMap.from_logits(torch.randn(4, 5), torch.randn(4, 7))  # 6 knots along x, 8 along y
-    >>> (l @ l.inverse()).displacement().max() < 1e-6
+    >>> (l @ l.inverse()).mean_displacement().max() < 1e-6
     tensor(True)
     """
 
@@ -38,8 +38,8 @@ class SeparableMap(Map):
                 "a separable map needs (batch, knots_x − 1) and (batch, knots_y − 1)"
             )
         return cls(
-            MonotoneMap.from_offsets(offsets_from_logits(logits_x, temperature)),
-            MonotoneMap.from_offsets(offsets_from_logits(logits_y, temperature)),
+            MonotoneMap.from_displacements(displacements_from_logits(logits_x, temperature)),
+            MonotoneMap.from_displacements(displacements_from_logits(logits_y, temperature)),
         )
 
     @staticmethod
@@ -64,17 +64,17 @@ class SeparableMap(Map):
         """Knots along x and y."""
         return self.x.knots.shape[-1], self.y.knots.shape[-1]
 
-    def shift(self, points: Tensor) -> Tensor:
-        return torch.stack((self.x.shift(points[..., 0]), self.y.shift(points[..., 1])), dim=-1)
+    def displacement(self, points: Tensor) -> Tensor:
+        return torch.stack((self.x.displacement(points[..., 0]), self.y.displacement(points[..., 1])), dim=-1)
 
-    def flow(self, height: int, width: int) -> Tensor:
-        x, y = self.displacements(height, width)
+    def displacement_field(self, height: int, width: int) -> Tensor:
+        x, y = self.displacement_lattices(height, width)
         return torch.stack((x.expand(-1, height, -1), y.expand(-1, -1, width)), dim=-1)
 
-    def displacements(self, height: int, width: int) -> tuple[Tensor, Tensor]:
+    def displacement_lattices(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         columns = coordinates(width, dtype=self.dtype, device=self.device).expand(self.batch, -1)
         rows = coordinates(height, dtype=self.dtype, device=self.device).expand(self.batch, -1)
-        return self.x.shift(columns)[:, None, :], self.y.shift(rows)[:, :, None]
+        return self.x.displacement(columns)[:, None, :], self.y.displacement(rows)[:, :, None]
 
     def jacobian(self, points: Tensor) -> Tensor:
         points = self._checked(points)
@@ -107,12 +107,12 @@ class SeparableMap(Map):
         """The inverse of ``state`` for maps on even knots."""
         parts = state.split(list(knots), dim=-1)
         even = [coordinates(n, dtype=state.dtype, device=state.device) for n in knots]
-        return cls(*(MonotoneMap.from_offsets(part - base) for part, base in zip(parts, even, strict=True)))
+        return cls(*(MonotoneMap.from_displacements(part - base) for part, base in zip(parts, even, strict=True)))
 
     def logits(self) -> tuple[Tensor, Tensor]:
         """Raw parameters that give this map back: each increment's log over an even one, 0 for the identity."""
         self._require_even()
-        x, y = (logits_from_offsets(axis.values - axis.knots) for axis in (self.x, self.y))
+        x, y = (logits_from_displacements(axis.values - axis.knots) for axis in (self.x, self.y))
         return x, y
 
     def compose_resampled(self, inner: SeparableMap, *, guard: float | None = None) -> SeparableMap:
@@ -138,9 +138,11 @@ class SeparableMap(Map):
 
 
 def _compose_on_knots(outer: MonotoneMap, inner: MonotoneMap, guard: float | None) -> MonotoneMap:
-    offsets = inner.shift(outer.knots) + outer.shift(inner(outer.knots).clamp(0, 1))
-    offsets = torch.nn.functional.pad(offsets[..., 1:-1], (1, 1))
+    displacements = inner.displacement(outer.knots) + outer.displacement(inner(outer.knots).clamp(0, 1))
+    displacements = torch.nn.functional.pad(displacements[..., 1:-1], (1, 1))
     if guard is not None:
-        steepest_fall = -offsets.diff(dim=-1).amin(dim=-1, keepdim=True) * (offsets.shape[-1] - 1)
-        offsets = offsets / (steepest_fall / (1 - guard**0.5)).clamp_min(1)  # slopes ≥ √guard along each axis
-    return MonotoneMap.from_offsets(offsets)
+        steepest_fall = -displacements.diff(dim=-1).amin(dim=-1, keepdim=True) * (displacements.shape[-1] - 1)
+        displacements = displacements / (steepest_fall / (1 - guard**0.5)).clamp_min(
+            1
+        )  # slopes ≥ √guard along each axis
+    return MonotoneMap.from_displacements(displacements)

@@ -56,7 +56,7 @@ def test_both_axes_have_numbers_of_their_own(family: str):
 def test_without_probability_or_strength_images_stay_bitwise(scaling: RandomScaling):
     pictures = images()
     assert torch.equal(scaling(pictures, draws()), pictures)
-    assert not scaling.maps(draws()).flow(9, 9).any(), "whoever asks for the maps gets the identity too"
+    assert not scaling.maps(draws()).displacement_field(9, 9).any(), "whoever asks for the maps gets the identity too"
 
 
 @EACH_FAMILY
@@ -65,7 +65,7 @@ def test_as_many_images_are_touched_as_probability_says(family: str):
     scaling, pictures = RandomScaling(probability=0.3, family=family), torch.rand(2000, 1, 4, 4)
     index = torch.arange(2000)
     touched = (scaling(pictures, Draws(0, index)) != pictures).flatten(1).any(dim=1)
-    assert torch.equal(touched, scaling.maps(Draws(0, index)).displacement() > 0)
+    assert torch.equal(touched, scaling.maps(Draws(0, index)).mean_displacement() > 0)
     assert abs(int(touched.sum()) - 600) < 4 * (2000 * 0.3 * 0.7) ** 0.5
 
 

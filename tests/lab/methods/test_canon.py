@@ -54,7 +54,7 @@ def test_configurations_are_all_pairs_and_hold_the_identity_once(count: int):
     every = Canon(configurations=count).build(cnn()).configurations()
     assert every.batch == count
     assert len(every.state().unique(dim=0)) == count
-    assert torch.equal(every.displacement() == 0, torch.arange(count) == 0)
+    assert torch.equal(every.mean_displacement() == 0, torch.arange(count) == 0)
     side = round(count**0.5)
     assert len(every.x.values.unique(dim=0)) == len(every.y.values.unique(dim=0)) == side
 
@@ -107,7 +107,7 @@ def test_at_first_answers_are_the_backbones_bitwise():
     backbone, shown = cnn(), pictures()
     model = Canon(configurations=16).build(backbone)
     assert torch.equal(model(shown), backbone(shown))
-    assert not model.choose(shown).flow(7, 7).any()
+    assert not model.choose(shown).displacement_field(7, 7).any()
 
 
 def oracle(model: DiscreteCanonicalizer, shown: Tensor) -> tuple[Tensor, list[SeparableMap]]:
@@ -143,7 +143,7 @@ def test_energies_do_not_depend_on_the_temperature_and_weights_do():
     cold, warm = trained(temperature=0.5), trained(temperature=50.0)
     assert torch.equal(cold.energies(pictures()), warm.energies(pictures()))
     slopes = [
-        torch.autograd.grad(model.choose(pictures()).displacement().sum(), model.energy.to_energy.weight)[0].norm()
+        torch.autograd.grad(model.choose(pictures()).mean_displacement().sum(), model.energy.to_energy.weight)[0].norm()
         for model in (cold, warm)
     ]
     assert slopes[0] > 5 * slopes[1]

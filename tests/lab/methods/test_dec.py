@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer import DECConfig, SiteReport
 from localscale.errors import ConfigError
-from localscale.lab.methods import DEC, Plain, RandomScaling
+from localscale.lab.methods import DEC, FineTune, RandomScaling
 from localscale.lab.methods.dec import map_prior, site_scalars, supervision_error
 from localscale.maps import GridMap, SeparableMap, identity_map, random_map
 from localscale.maps.monotone import MonotoneMap
@@ -111,11 +111,11 @@ def test_supervision_starts_at_one():
 def test_the_prior_is_about_the_mean_map():
     assert map_prior(identity_map(4)) == 0
     (m,) = grid_maps(1)
-    shift = m.flow(16, 16).mean(dim=0)
+    shift = m.displacement_field(16, 16).mean(dim=0)
     torch.testing.assert_close(map_prior(m), (100 * shift).square().sum(-1).mean())
-    opposite = GridMap(torch.cat((0.1 * m.offsets[:1], -0.1 * m.offsets[:1])))
+    opposite = GridMap(torch.cat((0.1 * m.displacements[:1], -0.1 * m.displacements[:1])))
     assert map_prior(opposite) < 1e-20
-    assert map_prior(GridMap(opposite.offsets[:1])) > 0.01
+    assert map_prior(GridMap(opposite.displacements[:1])) > 0.01
 
 
 def test_every_site_reports_three_scalars():
@@ -129,7 +129,7 @@ def test_every_site_reports_three_scalars():
     for path, site in report.items():
         assert scalars[f"{path}/residual"] == site.residual.mean()
         assert scalars[f"{path}/steps"] == site.steps.float().mean()
-        distance = site.map.flow(16, 16).norm(dim=-1).mean()
+        distance = site.map.displacement_field(16, 16).norm(dim=-1).mean()
         assert scalars[f"{path}/displacement"].item() == pytest.approx(distance.item(), rel=1e-5)
         assert distance > 1e-4
     assert not any(scalar.requires_grad for scalar in scalars.values())
@@ -143,7 +143,7 @@ def test_every_site_reports_three_scalars():
 def test_at_first_the_loss_is_the_backbones_bitwise(update: str, family: str):
     method = dec(sites=("input", "blocks.0"), update=update, family=family, prior=0.1)
     found = method.losses(method.build(vit()), images(), LABELS, cross_entropy, draws())
-    plain = Plain().losses(vit(), images(), LABELS, cross_entropy, draws())
+    plain = FineTune().losses(vit(), images(), LABELS, cross_entropy, draws())
     assert torch.equal(found["loss"], plain["loss"])
     assert torch.equal(found["task"], plain["loss"])
     assert found["prior"] == found["input/displacement"] == found["blocks.0/displacement"] == 0
@@ -207,7 +207,7 @@ def slope_and_quotient(method: DEC, model: nn.Module, place: Tensor, step: float
 def test_gradients_of_the_whole_loss_are_those_of_finite_differences(update: str, supervision: float):
     """Unrolled, in float64, for every parameter of backbone and canonicalizer."""
     method = dec(
-        update=update, gradient="unrolled", solver="plain", prior=10.0, supervision=supervision, channels=(3, 4)
+        update=update, gradient="unrolled", solver="picard", prior=10.0, supervision=supervision, channels=(3, 4)
     )
     torch.manual_seed(0)  # bilinear reading has kinks, and some weights put a difference across one
     model = randomise(method.build(cnn()), std=1.0).double()
@@ -255,7 +255,7 @@ def test_the_configuration_is_what_the_settings_say():
     config = DEC(sites=("input", "blocks.0"), knots=(6, 4), update="gradient", solver_steps=9, step_size=0.25).config()
     assert (config.knots_at(0), config.knots_at(1), config.step_size) == ((6, 6), (4, 4), 0.25)
     solver = config.make_solver()
-    assert (solver.max_steps, solver.fixed) == (9, True), "nothing waits for the GPU"
+    assert (solver.max_steps, solver.fixed_steps) == (9, True), "nothing waits for the GPU"
     assert DEC(sites=("input", "blocks.0"), knots=(5,)).config().knots_at(1) == (5, 5)
 
 
@@ -264,7 +264,7 @@ def test_the_configuration_is_what_the_settings_say():
 
 def test_detached_canonicalizers_learn_from_supervision_alone():
     for supervision, learns in ((1.0, True), (0.0, False)):
-        method = dec(update="compose", solver="plain", gradient="unrolled", supervision=supervision, detached=True)
+        method = dec(update="compose", solver="picard", gradient="unrolled", supervision=supervision, detached=True)
         model = randomise(method.build(cnn()))
         method.losses(model, images(), LABELS, cross_entropy, draws())["loss"].backward()
         assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.base.parameters())
@@ -273,7 +273,7 @@ def test_detached_canonicalizers_learn_from_supervision_alone():
 
 
 def test_detached_changes_no_answer():
-    settings = {"update": "compose", "solver": "plain", "supervision": 1.0}
+    settings = {"update": "compose", "solver": "picard", "supervision": 1.0}
     answers = []
     for cut in (False, True):
         torch.manual_seed(0)
@@ -283,7 +283,7 @@ def test_detached_changes_no_answer():
 
 def test_other_sites_still_learn_from_the_task():
     method = dec(
-        sites=("input", "blocks.1"), knots=(4,), update="compose", solver="plain", gradient="unrolled", supervision=0.0
+        sites=("input", "blocks.1"), knots=(4,), update="compose", solver="picard", gradient="unrolled", supervision=0.0
     )
     for cut, learns in ((False, {"input", "blocks.1"}), (True, {"blocks.1"})):
         torch.manual_seed(0)

@@ -13,7 +13,7 @@ from localscale import DECConfig, adapt
 from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import SiteReport
 from localscale.errors import ConfigError, ShapeError
-from localscale.lab.methods import DEC, AugL, Canon, DiscreteCanonicalizer, Plain, RandomScaling, TrainingStep
+from localscale.lab.methods import DEC, AugL, Canon, DiscreteCanonicalizer, FineTune, RandomScaling, TrainingStep
 from localscale.lab.methods.equivariance import mask_error
 from localscale.lab.methods.method import check_mode
 from localscale.maps import FAMILIES, Map, identity_map, map_from_logits, random_map
@@ -166,7 +166,7 @@ def test_what_is_minimised_is_the_metric():
 def test_without_weight_it_trains_as_the_backbone_alone():
     model, shown = segmenter(), images()
     slopes = []
-    for method in (Plain(), AugL(weight=0.0)):
+    for method in (FineTune(), AugL(weight=0.0)):
         loss = method.losses(model, shown, LABELS, cross_entropy, draws())["loss"]
         slopes.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
     for plain, other in zip(*slopes, strict=True):
@@ -228,7 +228,7 @@ def test_canon_begins_with_the_backbones_masks_bitwise():
 def test_canon_scales_the_masks_of_the_chosen_map_back():
     model, shown = randomise(canon(), std=3.0), images(6, seed=5)
     m = model.choose(shown)
-    assert m.displacement().max() > 0.01
+    assert m.mean_displacement().max() > 0.01
     expected = scale(model.base(unscale(shown, m)), m)
     assert torch.equal(model(shown), expected)
     assert (model(shown) - model.base(unscale(shown, m))).abs().max() > 0.01
@@ -269,7 +269,7 @@ def test_dec_scales_the_masks_back():
     model, shown = trained(dec(), segmenter()), images()
     found, report = model(shown, return_report=True)
     m = report["input"].map
-    assert m.displacement().max() > 0.01
+    assert m.mean_displacement().max() > 0.01
     assert (found - model.base(unscale(shown, m))).abs().max() > 0.01
     torch.testing.assert_close(found, scale(model.base(unscale(shown, m)), m), atol=1e-6, rtol=0)
 

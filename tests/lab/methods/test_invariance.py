@@ -8,7 +8,7 @@ from baseline_inputs import LABELS, cnn, cross_entropy, draws, images
 from torch import Tensor, nn
 
 from localscale.errors import ConfigError
-from localscale.lab.methods import InvL, Plain, RandomScaling
+from localscale.lab.methods import FineTune, InvL, RandomScaling
 from localscale.lab.methods.invariance import answer_divergence
 from localscale.metrics import invariance_error
 from localscale.warp import unscale
@@ -89,7 +89,7 @@ def test_the_loss_is_the_tasks_plus_weight_times_divergence(kind: str, weight: f
 def test_without_weight_it_trains_as_the_backbone_alone():
     model, pictures = cnn(), images()
     slopes = []
-    for method in (Plain(), InvL(weight=0.0)):
+    for method in (FineTune(), InvL(weight=0.0)):
         loss = method.losses(model, pictures, LABELS, cross_entropy, draws())["loss"]
         slopes.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
     for plain, other in zip(*slopes, strict=True):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from baseline_inputs import LABELS, cross_entropy, dec, draws, images, randomise, vit
 from torch import Tensor, nn
 
-from localscale.lab.methods import Canon, InvL, Method, Plain, RandomScaling, TrainingStep
+from localscale.lab.methods import Canon, FineTune, InvL, Method, RandomScaling, TrainingStep
 
 STRONG = RandomScaling(strength=2.0)
 RANDOM = {
@@ -17,7 +17,7 @@ RANDOM = {
     "DEC, supervised": dec(update="compose", supervision=1.0, prior=0.1, supervised_scaling=STRONG),
 }
 METHODS: dict[str, Method] = {
-    "Plain": Plain(),
+    "FineTune": FineTune(),
     "Canon": Canon(configurations=9),
     "DEC": dec(sites=("input", "blocks.0")),
     "DEC, separable": dec(family="separable", update="compose"),
@@ -114,8 +114,8 @@ def test_soft_labels_weigh_the_losses_of_their_classes(name: str):
 
 def test_plain_is_the_criterion_on_the_backbones_answers():
     backbone = vit()
-    assert Plain().build(backbone) is backbone
-    found = Plain().losses(backbone, images(), LABELS, cross_entropy, draws())
+    assert FineTune().build(backbone) is backbone
+    found = FineTune().losses(backbone, images(), LABELS, cross_entropy, draws())
     assert found == {"loss": cross_entropy(backbone(images()), LABELS)}
 
 
@@ -124,7 +124,7 @@ def test_a_method_is_frozen():
         InvL().weight = 2.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("method", [Plain(), Canon()])
+@pytest.mark.parametrize("method", [FineTune(), Canon()])
 def test_the_tasks_loss_alone_is_what_is_minimised_by_default(method: Method):
     model = method.build(vit())
     found = TrainingStep(model, method, cross_entropy)(images(), LABELS, 0, INDEX)

@@ -16,7 +16,7 @@ def test_both_images_have_the_canonical_form_that_is_drawn():
     one, other = pieces.canonical
     apart = (pieces.images[0] - pieces.images[1]).abs().mean()
     assert (one - other).abs().mean() < 0.1 * apart, "the same up to interpolation"
-    assert pieces.halfway.displacement() > 0.01
+    assert pieces.halfway.mean_displacement() > 0.01
     drawn = [np.asarray(image.get_array()) for image in draw_pipeline().axes[0].images]
     for image in (*pieces.images, *pieces.canonical):
         assert any(picture.shape == (224, 224) and np.array_equal(picture, image[0, 0]) for picture in drawn)

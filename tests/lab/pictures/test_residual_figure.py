@@ -37,7 +37,7 @@ def moving_model(**settings) -> ls.AdaptedModel:
     return model
 
 
-@pytest.mark.parametrize("solver", ["plain", "anderson"])
+@pytest.mark.parametrize("solver", ["picard", "anderson"])
 def test_the_best_so_far_is_what_a_shorter_solve_reports(solver: str, rng: torch.Generator):
     images = torch.rand(3, 3, 32, 32, generator=rng)
     found = residuals_of(moving_model(solver=solver), images, steps=6)

@@ -9,8 +9,8 @@ import pytest
 
 from localscale.errors import ConfigError
 from localscale.lab.backbones.catalogue import BACKBONES
-from localscale.lab.methods import DEC, AugL, Canon, InvL, Plain
-from localscale.lab.recipes import ROWS
+from localscale.lab.methods import DEC, AugL, Canon, FineTune, InvL
+from localscale.lab.recipes import RECIPES, ROWS, Recipe, find_recipe
 from localscale.lab.recipes.imagenet import KINDS as IMAGENET
 from localscale.lab.recipes.mnist import KINDS as MNIST
 from localscale.lab.recipes.objects import KINDS as OBJECTS
@@ -18,7 +18,6 @@ from localscale.lab.recipes.recipe import from_dict, to_dict
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import ObjectsData
-from localscale.lab.training import RECIPES, Recipe, find_recipe
 
 KINDS = {"mnist": MNIST, "imagenet": IMAGENET, "objects": OBJECTS}
 DATA = {"mnist": MNISTData, "imagenet": ImageNetData, "objects": ObjectsData}
@@ -128,7 +127,7 @@ def test_objects_are_learned_as_in_the_paper(row: str):
 
 def test_the_methods_of_objects_are_the_papers():
     methods = {row: RECIPES[f"objects-deit_tiny-{row}"].method for row in OBJECTS}
-    assert {row for row, method in methods.items() if type(method) is Plain} == {"aug", "aug_plus", "aug_long"}
+    assert {row for row, method in methods.items() if type(method) is FineTune} == {"aug", "aug_plus", "aug_long"}
     assert methods["canon"].configurations == 64
     assert type(methods["augl"]) is AugL
     assert methods["dec"].sites == ("input", "backbone.blocks.0")
@@ -137,7 +136,7 @@ def test_the_methods_of_objects_are_the_papers():
 
 @pytest.mark.parametrize("task", ["mnist", "imagenet"])
 def test_methods_are_the_papers(task: str):
-    assert type(RECIPES[f"{task}-deit_tiny-aug"].method) is Plain
+    assert type(RECIPES[f"{task}-deit_tiny-aug"].method) is FineTune
     canon = RECIPES[f"{task}-deit_tiny-canon"].method
     assert isinstance(canon, Canon)
     assert canon.configurations == {"mnist": 64, "imagenet": 25}[task]
@@ -182,7 +181,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ("path", "value", "told"),
     [
         ("kind", "Recipy", "the recipe is of kind 'Recipy': did you mean Recipe?"),
-        ("method.kind", "Dec", "method is of kind 'Dec': known: Plain, Canon, InvL, AugL, DEC"),
+        ("method.kind", "Dec", "method is of kind 'Dec': known: FineTune, Canon, InvL, AugL, DEC"),
         ("method.kind", "Canonn", "method is of kind 'Canonn': did you mean Canon?"),
         ("method", {"sites": ["input"]}, "method is of kind None: "),
         ("method", "DEC", "method is of kind 'str': "),

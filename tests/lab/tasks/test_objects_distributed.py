@@ -11,7 +11,9 @@ from tiny_processes import together
 from tiny_recipes import log_of
 from torch import nn
 
-from localscale.lab.training import Recipe, Run, evaluate_run, runner, train
+from localscale.lab.recipes import Recipe
+from localscale.lab.runs import Run
+from localscale.lab.training import evaluate_run, runner, train
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from localscale.adaptation import AdaptedModel
 from localscale.heads import Segmenter
 from localscale.lab.backbones.catalogue import whole_patches
 from localscale.lab.methods import Canon
+from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.training.models import create_model, make_task
-from localscale.lab.training.regularization import Regularization
 
 
 def images(size: int) -> torch.Tensor:

@@ -8,12 +8,13 @@ import pytest
 from tiny_objects import COMPOSE, DIRECT, tiny, write_both
 
 from localscale.errors import ConfigError
-from localscale.lab.methods import DEC, AugL, Canon, InvL, Plain
+from localscale.lab.methods import DEC, AugL, Canon, FineTune, InvL
 from localscale.lab.methods.method import Method
+from localscale.lab.recipes import RECIPES, Recipe
 from localscale.lab.recipes.recipe import from_dict, to_dict
+from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.training import RECIPES, Recipe, train
-from localscale.lab.training.regularization import Regularization
+from localscale.lab.training import train
 
 MASKS, ONE = ("invariant", "a mask", "equivariant"), ("equivariant", "one class", "invariant")
 
@@ -37,14 +38,14 @@ def refused(recipe: Recipe) -> str:
 
 
 @pytest.mark.parametrize(
-    "method", [Plain(), AugL(), Canon(mode="equivariant"), DEC(mode="equivariant"), DIRECT, COMPOSE]
+    "method", [FineTune(), AugL(), Canon(mode="equivariant"), DEC(mode="equivariant"), DIRECT, COMPOSE]
 )
 def test_methods_for_masks(method: Method):
     masks(method=method).check()
     method.check_answers(dense=True)
 
 
-@pytest.mark.parametrize("method", [Plain(), InvL(), Canon(), DEC(), DEC(sites=("blocks.0",), mode="equivariant")])
+@pytest.mark.parametrize("method", [FineTune(), InvL(), Canon(), DEC(), DEC(sites=("blocks.0",), mode="equivariant")])
 def test_methods_for_one_class(method: Method):
     """Features inside a classifier may be scaled back."""
     one_class(method=method).check()

@@ -15,11 +15,11 @@ import numpy as np
 from localscale.lab.data.generation import Job, Sample, Skip, Stage, generate
 from localscale.lab.data.images import encode_image, encode_mask
 from localscale.lab.data.objects.job import KIND
-from localscale.lab.methods import DEC, AugL, Canon, Plain, RandomScaling
+from localscale.lab.methods import DEC, AugL, Canon, FineTune, RandomScaling
 from localscale.lab.methods.method import Method
+from localscale.lab.recipes import Recipe
+from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.tasks.objects import ObjectsData
-from localscale.lab.training import Recipe
-from localscale.lab.training.optimization import Optimization
 
 Spoil = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray] | str]
 SIZE = 32
@@ -32,14 +32,14 @@ DIRECT = DEC(
     mode="equivariant",
     channels=(8, 16),
     resolution=16,
-    solver="plain",
+    solver="picard",
     solver_steps=3,
 )
 COMPOSE = dataclasses.replace(
     DIRECT, sites=("input",), knots=(4,), update="compose", gradient="unrolled", supervision=1.0, prior=0.1
 )
 METHODS: dict[str, Method] = {
-    "plain": Plain(),
+    "plain": FineTune(),
     "canon": Canon(configurations=4, mode="equivariant"),
     "augl": AugL(),
     "direct": DIRECT,

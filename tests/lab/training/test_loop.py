@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from localscale.errors import ConfigError, TrainingError
 from localscale.lab.methods import RandomScaling
 from localscale.lab.randomness import Draws
+from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks.task import Batches, seed_of
 from localscale.lab.training.loop import Epoch, Loop, Position
-from localscale.lab.training.regularization import Regularization
 
 
 def state_of(loop: Loop) -> dict[str, Tensor]:

@@ -22,9 +22,11 @@ from tiny_processes import (
 from tiny_recipes import EPOCHS, METHODS, STEPS, log_of, tiny
 
 from localscale.errors import CheckpointError, OutputError, TrainingError
+from localscale.lab.recipes import Recipe
+from localscale.lab.recipes.regularization import Regularization
+from localscale.lab.runs import Run
 from localscale.lab.tasks.mnist import MNISTTask
-from localscale.lab.training import Recipe, Run, train
-from localscale.lab.training.regularization import Regularization
+from localscale.lab.training import train
 
 CHANCE = Regularization(drop_path=0.2, mixup=0.8, random_erasing=0.5, label_smoothing=0.1)
 
@@ -173,7 +175,10 @@ def test_an_unfinished_run_is_taken_up_only_when_asked_to(unfinished: Run, digit
     [
         ({"learning_rate": 0.5}, r"\(optimization.learning_rate is 0.001 there and 0.5 here\)"),
         ({"seed": 3}, r"\(seed is 0 there and 3 here\)"),
-        ({"method": "dec"}, r"\(method.kind is 'Plain' there and 'DEC' here; method.sites is None there and \['input"),
+        (
+            {"method": "dec"},
+            r"\(method.kind is 'FineTune' there and 'DEC' here; method.sites is None there and \['input",
+        ),
         ({"start": Path("runs/a")}, r"\(start is None there and 'runs/a' here\)"),
     ],
 )

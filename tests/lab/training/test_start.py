@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from localscale.adaptation import AdaptedModel
 from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.backbones.catalogue import create_backbone
-from localscale.lab.methods import Canon, Plain
+from localscale.lab.methods import Canon, FineTune
 from localscale.lab.methods.method import Method
-from localscale.lab.training import Recipe, Run, evaluate_run, find_recipe, load_run, train
+from localscale.lab.recipes import Recipe, find_recipe
+from localscale.lab.runs import Run
+from localscale.lab.training import evaluate_run, load_run, train
 from localscale.lab.training.checkpoint import write_weights
 from localscale.lab.training.runner import make_backbone
 
@@ -64,7 +66,7 @@ def vit() -> nn.Module:
 # Where a run begins
 
 
-@pytest.mark.parametrize("method", [Plain(), COMPOSE, Canon(configurations=4)])
+@pytest.mark.parametrize("method", [FineTune(), COMPOSE, Canon(configurations=4)])
 def test_the_first_answers_are_those_of_the_run_before(method: Method, aug: Path, digits: Path):
     model = first_model(tiny(digits, method, start=aug))
     assert torch.equal(answers(model), answers(load_run(aug)))

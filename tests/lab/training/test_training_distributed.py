@@ -13,11 +13,13 @@ from tiny_imagenet import write_discs, write_scaled_discs
 from tiny_processes import together
 from tiny_recipes import COMPOSE, log_of, tiny
 
-from localscale.lab.methods import Plain
+from localscale.lab.methods import FineTune
 from localscale.lab.methods.method import Method
+from localscale.lab.recipes import Recipe
+from localscale.lab.runs import Run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTTask
-from localscale.lab.training import Recipe, Run, train
+from localscale.lab.training import train
 
 BY_TASK = dataclasses.replace(COMPOSE, supervision=0.0, prior=0.0)
 
@@ -50,7 +52,7 @@ def furthest(folder: Path) -> float:
     return max(float((one[name] - two[name]).abs().max()) for name in matter)
 
 
-@pytest.mark.parametrize("method", [Plain(), BY_TASK], ids=["plain", "dec"])
+@pytest.mark.parametrize("method", [FineTune(), BY_TASK], ids=["plain", "dec"])
 def test_two_train_as_one(method: Method, digits: Path, tmp_path: Path):
     recipe = tiny(digits, method, bracket_count=4, epochs=2)
     alone, shared = both(recipe, tmp_path)

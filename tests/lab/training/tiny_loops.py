@@ -10,9 +10,9 @@ from tiny_recipes import Linear, Noise
 from torch import nn
 
 from localscale.lab.methods import RandomScaling
+from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.training.loop import Epoch, Loop
-from localscale.lab.training.optimization import Optimization
 
 RECIPE = Recipe(
     precision="no",

@@ -18,7 +18,8 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from localscale.lab.training import Recipe, runner, train
+from localscale.lab.recipes import Recipe
+from localscale.lab.training import runner, train
 from localscale.lab.training.loop import Loop
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from localscale.lab.backbones.catalogue import create_backbone
 from localscale.lab.data.mnist.digits import Digits, embedded_digits
-from localscale.lab.methods import DEC, Plain, RandomScaling
+from localscale.lab.methods import DEC, FineTune, RandomScaling
 from localscale.lab.methods.method import Method
+from localscale.lab.recipes import Recipe
+from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.task import Indices, Normalise, Shard, Task
-from localscale.lab.training import Recipe
-from localscale.lab.training.optimization import Optimization
 
 BACKBONE = "test_vit"
 BATCH, STEPS, EPOCHS = 8, 5, 3
@@ -29,13 +29,13 @@ COMPOSE = DEC(
     update="compose",
     channels=(8, 16),
     resolution=16,
-    solver="plain",
+    solver="picard",
     solver_steps=3,
     gradient="unrolled",
     supervision=1.0,
     prior=0.1,
 )
-METHODS: dict[str, Method] = {"plain": Plain(), "dec": COMPOSE}
+METHODS: dict[str, Method] = {"plain": FineTune(), "dec": COMPOSE}
 
 
 @functools.cache

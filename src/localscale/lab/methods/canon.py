@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from localscale.conventions import compute_dtype, resize
 from localscale.errors import ConfigError
 from localscale.lab.methods.method import Method, check_mode
-from localscale.maps.monotone import MonotoneMap, offsets_from_logits
+from localscale.maps.monotone import MonotoneMap, displacements_from_logits
 from localscale.maps.separable import SeparableMap
 from localscale.warp import scale, unscale
 
@@ -83,7 +83,7 @@ class DiscreteCanonicalizer(nn.Module):
 
     def _offsets(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """All maps' displacements along x and y, ``(K, knots)``: made anew, for a buffer is rounded by ``.half()``."""
-        axis = offsets_from_logits(profiles(*self.profile, device=like.device)).to(compute_dtype(like.dtype))
+        axis = displacements_from_logits(profiles(*self.profile, device=like.device)).to(compute_dtype(like.dtype))
         count = len(axis)
         return axis.repeat_interleave(count, dim=0), axis.repeat(count, 1)
 
@@ -132,8 +132,10 @@ def check_configurations(configurations: int, knots: int, strength: float) -> No
         raise ConfigError(f"configurations have strength {strength}; expected a positive number")
 
 
-def _separable(offsets_x: Tensor, offsets_y: Tensor) -> SeparableMap:
-    return SeparableMap(MonotoneMap.from_offsets(offsets_x), MonotoneMap.from_offsets(offsets_y))
+def _separable(displacements_x: Tensor, displacements_y: Tensor) -> SeparableMap:
+    return SeparableMap(
+        MonotoneMap.from_displacements(displacements_x), MonotoneMap.from_displacements(displacements_y)
+    )
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class DEC(Method):
     """Longest side of the copy that a canonicalizer looks at: 56 as in the tables; None is 28 for features."""
     temperature: float = 1.0
     """Divides raw parameters: higher is gentler."""
-    solver: Literal["anderson", "plain"] = "anderson"
+    solver: Literal["anderson", "picard"] = "anderson"
     """How the equilibrium is found."""
     solver_steps: int = 6
     """Evaluations per solve, always all of them: nothing waits for the GPU."""
@@ -149,7 +149,7 @@ def supervision_error(found: Map, found_scaled: Map, u: Map) -> Tensor:
 
 def map_prior(m: Map) -> Tensor:
     """‖mean map − identity‖² over a lattice of points, in units of a percent of the image side."""
-    return (100 * m.flow(POINTS, POINTS).mean(dim=0)).square().sum(-1).mean()
+    return (100 * m.displacement_field(POINTS, POINTS).mean(dim=0)).square().sum(-1).mean()
 
 
 def site_scalars(report: dict[str, SiteReport]) -> dict[str, Tensor]:
@@ -159,5 +159,5 @@ def site_scalars(report: dict[str, SiteReport]) -> dict[str, Tensor]:
         for path, site in report.items():
             scalars[f"{path}/residual"] = site.residual.float().mean()
             scalars[f"{path}/steps"] = site.steps.float().mean()
-            scalars[f"{path}/displacement"] = site.map.detach().displacement(POINTS).mean()
+            scalars[f"{path}/displacement"] = site.map.detach().mean_displacement(POINTS).mean()
     return scalars

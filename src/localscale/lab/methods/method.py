@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from localscale.errors import ConfigError
 from localscale.lab.randomness import Draws
 
-__all__ = ["Criterion", "Method", "Plain", "TrainingStep", "check_mode"]
+__all__ = ["Criterion", "FineTune", "Method", "TrainingStep", "check_mode"]
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -45,7 +45,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Plain(Method):
+class FineTune(Method):
     """The backbone alone: Base, Aug and Aug+ differ in what it is trained on and from where."""
 
 

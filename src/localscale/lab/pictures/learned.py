@@ -13,8 +13,9 @@ from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT
 from localscale.errors import CheckpointError, ShapeError
 from localscale.lab.pictures.files import BLUE, new_figure
+from localscale.lab.runs import Run
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.training import Run, load_run
+from localscale.lab.training import load_run
 from localscale.lab.training.models import make_task
 from localscale.maps.base import Map
 from localscale.warp import unscale

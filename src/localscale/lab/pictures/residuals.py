@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from localscale.adaptation import AdaptedModel
-from localscale.equilibrium import Anderson, Estimate, Plain, relative_residual
+from localscale.equilibrium import Anderson, Estimate, Picard, relative_residual
 from localscale.equilibrium.solvers import Function
 from localscale.errors import ConfigError, ConvergenceWarning, ShapeError
 
@@ -26,10 +26,10 @@ class Watched:
     What it answers is the solver's own answer, so a model goes on as it always does.
     """
 
-    def __init__(self, solver: Anderson | Plain, steps: int) -> None:
+    def __init__(self, solver: Anderson | Picard, steps: int) -> None:
         self.solver = solver
-        self.further = dataclasses.replace(solver, max_steps=steps, tolerance=0.0, fixed=True)
-        self.max_steps, self.tolerance, self.fixed = solver.max_steps, solver.tolerance, solver.fixed
+        self.further = dataclasses.replace(solver, max_steps=steps, tolerance=0.0, fixed_steps=True)
+        self.max_steps, self.tolerance, self.fixed_steps = solver.max_steps, solver.tolerance, solver.fixed_steps
         self.seen: list[Tensor] = []
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:

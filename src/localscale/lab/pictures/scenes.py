@@ -12,7 +12,8 @@ from torchvision.transforms.v2 import functional as T
 from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.backbones.catalogue import normalisation, sketch_of
 from localscale.lab.data.objects import LocallyScaledObjects
-from localscale.lab.training import Run, load_run
+from localscale.lab.runs import Run
+from localscale.lab.training import load_run
 from localscale.metrics import image_iou
 
 __all__ = ["Scene", "answer_scene", "read_scene"]

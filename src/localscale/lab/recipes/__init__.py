@@ -9,7 +9,7 @@ from localscale.lab.recipes.mnist import MNIST_ROWS
 from localscale.lab.recipes.objects import OBJECTS_ROWS
 from localscale.lab.recipes.recipe import Recipe
 
-__all__ = ["RECIPES", "find_recipe"]
+__all__ = ["RECIPES", "Recipe", "find_recipe"]
 
 ROWS = {"mnist": MNIST_ROWS, "imagenet": IMAGENET_ROWS, "objects": OBJECTS_ROWS}
 

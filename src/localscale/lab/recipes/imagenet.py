@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from localscale.lab.backbones.catalogue import Backbone
 from localscale.lab.methods import DEC, Canon, InvL, RandomScaling
+from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.recipes.rows import direct, make, optim, supervised
 from localscale.lab.tasks.imagenet import ImageNetData
-from localscale.lab.training.optimization import Optimization
-from localscale.lab.training.regularization import Regularization
 
 __all__ = ["IMAGENET_ROWS"]
 

@@ -15,10 +15,10 @@ from typing import ClassVar
 
 from localscale.lab.backbones.catalogue import Backbone
 from localscale.lab.methods import DEC, AugL, Canon, RandomScaling
+from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.rows import direct, make, supervised
 from localscale.lab.tasks.objects import ObjectsData
-from localscale.lab.training.optimization import Optimization
 
 __all__ = ["OBJECTS_ROWS"]
 

@@ -12,12 +12,12 @@ import tyro
 from torch import nn
 
 from localscale.errors import ConfigError, near_misses
-from localscale.lab.methods import DEC, AugL, Canon, InvL, Plain, RandomScaling
+from localscale.lab.methods import DEC, AugL, Canon, FineTune, InvL, RandomScaling
+from localscale.lab.recipes.optimization import Optimization
+from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import ObjectsData
-from localscale.lab.training.optimization import Optimization
-from localscale.lab.training.regularization import Regularization
 
 __all__ = ["Recipe", "from_dict", "to_dict"]
 
@@ -36,7 +36,7 @@ class Recipe:
     """A finished run to go on from; its backbone's weights replace the pretrained ones."""
     needs_start: tyro.conf.Suppress[str] = ""
     """The recipe whose run this one starts from; empty if none."""
-    method: tyro.conf.AvoidSubcommands[Plain | Canon | InvL | AugL | DEC] = field(default_factory=Plain)
+    method: tyro.conf.AvoidSubcommands[FineTune | Canon | InvL | AugL | DEC] = field(default_factory=FineTune)
     """What is done about local scale."""
     data: tyro.conf.AvoidSubcommands[MNISTData | ImageNetData | ObjectsData] = field(default_factory=MNISTData)
     """What is learned."""
@@ -80,7 +80,7 @@ class Recipe:
 
 
 PARTS: dict[str, tuple[type[Any], ...]] = {
-    "method": (Plain, Canon, InvL, AugL, DEC),
+    "method": (FineTune, Canon, InvL, AugL, DEC),
     "data": (MNISTData, ImageNetData, ObjectsData),
     "augmentation": (RandomScaling,),
     "optimization": (Optimization,),

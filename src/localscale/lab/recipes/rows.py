@@ -8,8 +8,8 @@ from typing import Any
 from localscale.canonicalizer.site import INPUT
 from localscale.lab.backbones.catalogue import Backbone
 from localscale.lab.methods import DEC, RandomScaling
+from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.recipe import Recipe
-from localscale.lab.training.optimization import Optimization
 
 __all__ = ["direct", "make", "optim", "supervised"]
 
@@ -18,7 +18,7 @@ FIRST_SITE = "…"  # stands for the backbone's first place for a canonicalizer
 
 def direct() -> DEC:
     """The paper's: the direct update at the image and in the backbone, learned by the task's loss alone."""
-    return DEC(sites=(INPUT, FIRST_SITE), knots=(6, 4), solver="plain", solver_steps=4)
+    return DEC(sites=(INPUT, FIRST_SITE), knots=(6, 4), solver="picard", solver_steps=4)
 
 
 def optim() -> DEC:
@@ -37,7 +37,7 @@ def supervised(strength: float) -> DEC:
         knots=(10,),
         update="compose",
         channels=(32, 64, 128, 128),
-        solver="plain",
+        solver="picard",
         solver_steps=4,
         gradient="unrolled",
         supervision=1.0,

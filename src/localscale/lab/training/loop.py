@@ -19,12 +19,12 @@ from localscale.errors import ConfigError, TrainingError
 from localscale.lab.backbones.catalogue import repeated_blocks
 from localscale.lab.methods import TrainingStep
 from localscale.lab.randomness import Draws
+from localscale.lab.recipes.optimization import Schedule
 from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.recipes.regularization import mixing, smoothing
 from localscale.lab.tasks.task import Batches, Shard, Task, seed_of
 from localscale.lab.training.graph import Replayed
 from localscale.lab.training.memory import memory_advice
-from localscale.lab.training.optimization import Schedule
-from localscale.lab.training.regularization import mixing, smoothing
 
 logger = logging.getLogger(__name__)
 

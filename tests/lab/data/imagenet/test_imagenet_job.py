@@ -276,7 +276,7 @@ def test_bad_options_are_named(change: dict, message: str):
 PROGRAM = """
 import hashlib, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parents[2])]
 import test_imagenet_job as tests
 from localscale.lab.data.generation.job import build, run
 from localscale.lab.data.imagenet import ImageNetOptions, imagenet_job

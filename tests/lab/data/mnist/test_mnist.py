@@ -240,7 +240,7 @@ def test_whole_factors_do_not_round_by_chance(noise: float, digits: Digits, monk
 
 def test_a_written_dataset_is_not_a_root(digits: Digits, tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_text("{}")
-    with pytest.raises(DataError, match=r"is a written dataset; read it with ls\.data\.LabelledImages"):
+    with pytest.raises(DataError, match=r"is a written dataset; read it with lab\.data\.LabelledImages"):
         LocallyScaledMNIST(tmp_path)
     assert "digits: made up" in repr(make(digits))
 

@@ -11,7 +11,7 @@ from tiny_pairs import CLASSES, write_run
 
 from localscale.adaptation import AdaptedModel
 from localscale.errors import CheckpointError, ConfigError
-from localscale.lab.methods import Canon, Plain
+from localscale.lab.methods import Canon, FineTune
 from localscale.lab.pages.app import models
 from localscale.lab.pages.app.answers import ask, best
 from localscale.lab.pages.app.models import SHIPPED, Models, Pair, open_pair
@@ -41,7 +41,7 @@ def test_a_run_without_a_control_is_compared_with_itself(folder: Path):
     assert not torch.allclose(answers.base, answers.dec)
 
 
-@pytest.mark.parametrize("method", [Plain(), Canon()], ids=["plain", "canon"])
+@pytest.mark.parametrize("method", [FineTune(), Canon()], ids=["plain", "canon"])
 def test_a_run_without_dec_gets_one_that_does_nothing(method: object, tmp_path: Path):
     pair = open_pair(str(write_run(tmp_path / "run", method)))
     assert isinstance(pair.dec, AdaptedModel)
@@ -60,7 +60,7 @@ def test_a_model_of_timm_answers_alike_on_both_sides():
     answers = ask(pair, seen)
     torch.testing.assert_close(answers.base, answers.dec)
     assert answers.dec.shape == (1, CLASSES)
-    assert answers.sites["input"].map.displacement().item() == 0
+    assert answers.sites["input"].map.mean_displacement().item() == 0
 
 
 def test_an_image_of_the_right_size_is_seen_as_it_is(pair: Pair):

@@ -83,7 +83,7 @@ def test_a_large_factor_stops_where_the_rest_has_no_room():
 def test_a_box_from_side_to_side_has_no_room_at_all(box: Box):
     assert fitting(box, 2.0) == 1.0
     assert factors_to_try(box, 15) == [1.0]
-    assert box_maps(box, [2.0]).displacement().item() == 0
+    assert box_maps(box, [2.0]).mean_displacement().item() == 0
 
 
 @pytest.mark.parametrize("box", [Box(0, 0, 0.3, 0.3), Box(0.7, 0.7, 1, 1), Box(0, 0.4, 0.3, 1)])

@@ -9,7 +9,7 @@ import torch
 from tiny_recipes import BACKBONE, COMPOSE, tiny
 
 from localscale.adaptation import AdaptedModel
-from localscale.lab.methods import Plain
+from localscale.lab.methods import FineTune
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.training.checkpoint import write_weights
 from localscale.lab.training.models import create_model
@@ -20,7 +20,7 @@ METRICS = {"accuracy": 0.875, "invariance_error": {"squared": 0.1}, "images": 10
 
 def write_pair(folder: Path) -> Path:
     """``folder`` with finished runs ``dec`` and ``control``, in half precision."""
-    for name, method in (("dec", COMPOSE), ("control", Plain())):
+    for name, method in (("dec", COMPOSE), ("control", FineTune())):
         write_run(folder / name, method, seed=len(name))
     return folder
 

@@ -124,7 +124,7 @@ def test_curves_are_drawn_for_everything_that_was_logged(page: str):
 
 def test_settings_that_differ_stand_apart(page: str):
     differing = page[page.index("Settings that differ") : page.index("<details>")]
-    assert "<mark>method.kind</mark></th><td>DEC</td><td>Plain</td>" in differing
+    assert "<mark>method.kind</mark></th><td>DEC</td><td>FineTune</td>" in differing
     assert "<mark>name</mark>" in differing
     assert "optimization.batch_size" not in differing
     assert "optimization.batch_size" in page

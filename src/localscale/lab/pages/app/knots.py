@@ -41,7 +41,7 @@ class Knots:
 def even_knots(count: int) -> Knots:
     """The identity on ``count`` knots a side.
 
-    >>> even_knots(4).map().displacement()
+    >>> even_knots(4).map().mean_displacement()
     tensor([0.])
     """
     return Knots(lattice(count, count, dtype=torch.float64).permute(2, 0, 1).clone())
@@ -52,7 +52,7 @@ def random_knots(count: int, seed: int, together: Together = "one knot") -> Knot
     generator = torch.Generator().manual_seed(seed)
     family = "grid" if together == "one knot" else "separable"
     m = random_map(1, count, strength=2.0, family=family, generator=generator, guard=2 * LEAST, dtype=torch.float64)
-    return Knots(m.flow(count, count)[0].permute(2, 0, 1) + _even(even_knots(count).places))
+    return Knots(m.displacement_field(count, count)[0].permute(2, 0, 1) + _even(even_knots(count).places))
 
 
 def move_knot(knots: Knots, row: int, column: int, to: tuple[float, float], together: Together = "one knot") -> Knots:

@@ -81,7 +81,7 @@ def _site(path: str, site: SiteReport, image: Tensor, canonical: Tensor) -> Html
         "residual": f"{float(site.residual[0]):.1e}",
         "steps": str(int(site.steps[0])),
         "converged": "yes" if bool(site.converged[0]) else "no",
-        "moved on average": f"{100 * float(m.displacement()[0]):.2f} % of the side",
+        "moved on average": f"{100 * float(m.mean_displacement()[0]):.2f} % of the side",
         "local scale": _range(m.local_scale(_points(m.dtype))),
         "least determinant": f"{float(m.min_determinant()[0]):.2f}",
     }
@@ -113,7 +113,7 @@ def knots_panels(image: Tensor, knots: Knots) -> tuple[Html, Html]:
     facts = {
         "local scale": _range(m.local_scale(_points(m.dtype))),
         "least determinant": f"{float(m.min_determinant()[0]):.2f}",
-        "moved on average": f"{100 * float(m.displacement()[0]):.2f} % of the side",
+        "moved on average": f"{100 * float(m.mean_displacement()[0]):.2f} % of the side",
         "error of the inverse": f"{error * (max(image.shape[-2:]) - 1):.1g} px at most",
     }
     back = (

@@ -53,7 +53,7 @@ class SiteHealth:
             (self.residual, report.residual),
             (self.steps, report.steps),
             (self.converged, report.converged),
-            (self.displacement, report.map.displacement()),
+            (self.displacement, report.map.mean_displacement()),
             (self.least_determinant, report.map.min_determinant()),
         ):
             into += values.detach().double().tolist()

@@ -118,7 +118,7 @@ def warps_section(model: Model, examples: Examples, label: str) -> Html:
         entering = image  # what a site sees has been moved by the input's map, if there is one
         for site, m in maps.items():
             grid = grid_paths(m, 0)
-            moved = f"{100 * float(m.displacement()):.2f} % of the side"
+            moved = f"{100 * float(m.mean_displacement()):.2f} % of the side"
             cells.append(_cell(picture(entering[0], f"warp at {site}", grid=grid), f"{site}: moved {moved}"))
             if site == INPUT:
                 entering = unscale(image, m)

@@ -12,7 +12,7 @@ from tiny_recipes import COMPOSE, Linear
 from torch import nn
 
 from localscale.errors import ConfigError
-from localscale.lab.training.optimization import Optimization, Schedule
+from localscale.lab.recipes.optimization import Optimization, Schedule
 
 
 def vit() -> nn.Module:

@@ -19,12 +19,12 @@ from torch import Tensor
 from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, convolutions, strides_of, working_size
-from localscale.equilibrium.solvers import Anderson, Estimate, Function, Plain, stops_early
+from localscale.equilibrium.solvers import Anderson, Estimate, Function, Picard, stops_early
 
 if TYPE_CHECKING:
     from localscale.kernels.mixing import Iteration
 
-__all__ = ["KernelEvaluation", "KernelSolver", "has_gradient_kernels", "has_kernels", "solve_fast"]
+__all__ = ["KernelEvaluation", "KernelSolver", "has_gradient_kernels", "has_kernels", "solve_with_kernels"]
 
 MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
 
@@ -63,14 +63,14 @@ class KernelEvaluation:
             weighed = (weights @ features.flatten(2) + biases[:, None]).unflatten(2, features.shape[2:])
         else:  # channels last
             weighed = F.linear(features.permute(0, 2, 3, 1), weights, biases).permute(0, 3, 1, 2)
-        offsets = increments(
+        displacements = increments(
             weighed,
             self.knots,
             temperature=network.temperature,
             guard=network.guard,
             outer=current if self.config.update == "compose" else None,
         )
-        return self.even + offsets.flatten(1)
+        return self.even + displacements.flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class KernelSolver:
     """What finds an ``evaluation``'s equilibrium by kernels, and that of others, as an adjoint is, with the kernel that
     lies between evaluations; what records every step is solved by the ``twin``."""
 
-    twin: Anderson | Plain
+    twin: Anderson | Picard
     evaluation: KernelEvaluation
 
     @property
@@ -90,8 +90,8 @@ class KernelSolver:
         return self.twin.tolerance
 
     @property
-    def fixed(self) -> bool:
-        return self.twin.fixed
+    def fixed_steps(self) -> bool:
+        return self.twin.fixed_steps
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:
         """Iterate from ``z0`` ``(B, D)``, which for the ``evaluation`` is the identity."""
@@ -100,8 +100,8 @@ class KernelSolver:
         if f is not self.evaluation:
             return self._solve_between(f, z0)
         network, copy, knots, config = f.network, f.copy.detach(), f.knots, f.config
-        found = solve_fast(network, copy, knots, config, self.twin)
-        return dataclasses.replace(found, point=z0 + found.point, image=z0 + found.image)
+        found = solve_with_kernels(network, copy, knots, config, self.twin)
+        return dataclasses.replace(found, point=z0 + found.point, value=z0 + found.value)
 
     def _solve_between(self, f: Function, z0: Tensor) -> Estimate:
         from localscale.kernels.mixing import Iteration
@@ -112,21 +112,21 @@ class KernelSolver:
         ends: dict[str, Any] = {"max_steps": twin.max_steps, "tolerance": twin.tolerance}
         iteration = Iteration.begin(len(z0), z0.shape[1], z0.device, **mixing, **ends)
         iteration.point.copy_(z0)
-        _iterate(f, iteration, fixed=not stops_early(twin.fixed))
-        point, image, residual = iteration.best_point, iteration.best_image, iteration.best
-        return Estimate(point, image, residual, iteration.steps, residual <= twin.tolerance)
+        _iterate(f, iteration, fixed_steps=not stops_early(twin.fixed_steps))
+        point, value, residual = iteration.best_point, iteration.best_value, iteration.best
+        return Estimate(point, value, residual, iteration.steps, residual <= twin.tolerance)
 
 
-def solve_fast(
+def solve_with_kernels(
     network: MapNetwork,
     features: Tensor,
     knots: tuple[int, int],
     config: DECConfig,
-    solver: Anderson | Plain,
+    solver: Anderson | Picard,
     *,
     resolution: int = 0,
 ) -> Estimate:
-    """The best map found for each image of ``features`` ``(B, C, H, W)``: a solver's estimate of its offsets.
+    """The best map found for each image of ``features`` ``(B, C, H, W)``: a solver's estimate of its displacements.
 
     No side of what is looked at is longer than ``resolution``; 0 says that the features are a working copy already.
     """
@@ -148,17 +148,17 @@ def solve_fast(
         solver.tolerance,
         solver.damping,
         solver.ridge if isinstance(solver, Anderson) else 0.0,
-        not stops_early(solver.fixed),
+        not stops_early(solver.fixed_steps),
         launched and resolution > 0,  # not in training, nor in compiled programs, which are recorded as a whole
     )
-    point, image, residual = parts_of(found, len(features), 2 * math.prod(knots))
-    return Estimate(point, image, residual, steps, residual <= solver.tolerance)
+    point, value, residual = parts_of(found, len(features), 2 * math.prod(knots))
+    return Estimate(point, value, residual, steps, residual <= solver.tolerance)
 
 
 def _solve_now(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
-    ridge: float, fixed: bool, replay: bool,
+    ridge: float, fixed_steps: bool, replay: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     from localscale.kernels.equilibrium import begin, fits, product_dtype, solve_each
     from localscale.kernels.mixing import Iteration
@@ -175,7 +175,7 @@ def _solve_now(
     if not fits(trunk):
         copy, iteration = _working_copy(features, resolution, torch.float32), started()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
-        _solve_together(copy, trunk, heads, iteration, fixed=fixed, **settings)
+        _solve_together(copy, trunk, heads, iteration, fixed_steps=fixed_steps, **settings)
         return iteration.found, iteration.steps
     copy = _working_copy(features, resolution, product_dtype())
     first, second = strides_of(copy.shape[1], copy.shape[2], 2)
@@ -207,10 +207,10 @@ def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tens
 
 def _solve_together(
     copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], iteration: Iteration, *,
-    fixed: bool, temperature: float, guard: float | None, compose: bool,
+    fixed_steps: bool, temperature: float, guard: float | None, compose: bool,
 ) -> None:  # fmt: skip
     """All images step by step, for trunks of any depth and width."""
-    from localscale.kernels.head import next_offsets
+    from localscale.kernels.head import next_displacements
     from localscale.kernels.warp import launch_unscale
 
     height, width = copy.shape[1:3]
@@ -219,7 +219,7 @@ def _solve_together(
     def f(point: Tensor) -> Tensor:
         along_x, along_y = point.view(-1, 2, rows, columns).unbind(1)
         moved = launch_unscale(copy, along_x, along_y, height, width, channels_last=True)
-        return next_offsets(
+        return next_displacements(
             convolutions(moved.permute(0, 3, 1, 2), trunk),
             (heads[0], heads[1], heads[2], heads[3]),
             (columns, rows),
@@ -228,14 +228,14 @@ def _solve_together(
             outer=point if compose else None,
         )
 
-    _iterate(f, iteration, fixed=fixed)
+    _iterate(f, iteration, fixed_steps=fixed_steps)
 
 
-def _iterate(f: Function, iteration: Iteration, *, fixed: bool) -> None:
-    """All samples step by step; unless ``fixed`` the host asks after each whether to go on."""
+def _iterate(f: Function, iteration: Iteration, *, fixed_steps: bool) -> None:
+    """All samples step by step; unless ``fixed_steps`` the host asks after each whether to go on."""
     for number in range(iteration.max_steps):
         iteration.advance(f(iteration.point), number)
-        if not fixed and not bool(iteration.active.any()):
+        if not fixed_steps and not bool(iteration.active.any()):
             break
 
 
@@ -246,7 +246,7 @@ _solve = torch.library.custom_op("localscale::solve", _solve_now, mutates_args=(
 def _(
     features: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], knots: Sequence[int], resolution: int,
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
-    ridge: float, fixed: bool, replay: bool,
+    ridge: float, fixed_steps: bool, replay: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     batch, size = features.shape[0], 2 * knots[0] * knots[1]
     found = features.new_empty(batch * (2 * size + 1), dtype=torch.float32)

@@ -7,9 +7,9 @@ import pytest
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
 from localscale.lab.recipes import RECIPES
-from localscale.lab.recipes.reproduce import Cell, Settings, collect, plan, reproduce
 from localscale.lab.recipes.tables import TABLES, Row
 from localscale.lab.runs.run import Run
+from localscale.lab.training.reproduce import Cell, Settings, collect, plan, reproduce
 
 SMALL = (
     *("data.root=embedded", "data.image_size=32", "data.train_count=8", "batch_size=4", "epochs=1", "warmup_epochs=0"),
@@ -99,7 +99,7 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
         finish(cell)
         return ""
 
-    monkeypatch.setattr("localscale.lab.recipes.reproduce.run_cell", pretend)
+    monkeypatch.setattr("localscale.lab.training.reproduce.run_cell", pretend)
     failed = reproduce(cells, Settings(jobs=3))
     assert cells[0].folder not in ran
     assert len(ran) == len(set(ran)) == len(cells) - 1
