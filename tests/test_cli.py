@@ -75,7 +75,7 @@ def test_stopping_says_how_to_go_on(
     with pytest.raises(SystemExit) as stopped:
         main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "3", "--no-download"])
     assert stopped.value.code == 130
-    assert "stopped; the same command goes on from here" in capsys.readouterr().err
+    assert "stopped; run the same command again to continue" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["mnist", "objects", "imagenet", "fetch", "show"])

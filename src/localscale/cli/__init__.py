@@ -1,76 +1,90 @@
-"""The command line: ``localscale data|recipes|train|evaluate|reproduce|tables|figure|report|app|version``."""
+"""The command line: ``localscale COMMAND [options]``.
+
+Each command is loaded when it is called, so that ``localscale --help`` loads neither PyTorch nor tyro.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import metadata
-from typing import Annotated, Any
+from importlib import import_module, metadata
 
-import tyro
-from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, subcommand
-
-from localscale.cli.app import App
-from localscale.cli.data import Data
-from localscale.cli.figures import Figure
-from localscale.cli.report import Report
-from localscale.cli.training import Evaluate, Recipes, Reproduce, Tables, Train, parse_evaluate, parse_train
-from localscale.errors import LocalScaleError
+from localscale.errors import ConfigError, LocalScaleError, near_misses
 
 __all__ = ["main"]
 
-
-@dataclass(frozen=True)
-class Version:
-    """Print the versions of localscale and of what it stands on."""
-
-    def run(self) -> None:
-        for package in ("localscale", "torch", "torchvision", "timm", "accelerate", "transformers", "ray"):
-            try:
-                print(f"{package} {metadata.version(package)}")
-            except metadata.PackageNotFoundError:
-                print(f"{package} (not installed)")
-
-
-Command = (
-    Annotated[Data, subcommand("data")]
-    | Annotated[Recipes, subcommand("recipes")]
-    | Annotated[Train, subcommand("train")]
-    | Annotated[Evaluate, subcommand("evaluate")]
-    | Annotated[Reproduce, subcommand("reproduce")]
-    | Annotated[Tables, subcommand("tables")]
-    | Annotated[Figure, subcommand("figure")]
-    | Annotated[Report, subcommand("report")]
-    | Annotated[App, subcommand("app")]
-    | Annotated[Version, subcommand("version")]
-)
-
-# What follows the name of a recipe or run depends on it, so these two are parsed in two steps.
-DEPENDENT: dict[str, Callable[[str, list[str]], Any]] = {"train": parse_train, "evaluate": parse_evaluate}
+COMMANDS = {
+    "data": ("localscale.cli.data:Data", "make, fetch and show the locally scaled datasets"),
+    "recipes": ("localscale.cli.training:Recipes", "show the rows, backbones and tables that can be trained"),
+    "train": ("localscale.cli.training:Train", "train and evaluate one recipe"),
+    "evaluate": ("localscale.cli.training:Evaluate", "measure a finished run again, on the same or other data"),
+    "reproduce": ("localscale.cli.training:Reproduce", "train every cell of a table and write results/TABLE.json"),
+    "tables": ("localscale.cli.training:Tables", "render results/*.json as docs/results.md"),
+    "figure": ("localscale.cli.figures:Figure", "draw a figure from data, finished runs or results"),
+    "report": ("localscale.cli.report:Report", "write one HTML page about a finished run"),
+    "app": ("localscale.cli.app:App", "open a page in the browser that scales parts of an image"),
+    "version": ("", "print the versions of localscale and of the packages it uses"),
+}
+PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "transformers", "ray")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; every expected error is a sentence and exit status 1."""
+    """Run the command line. An expected error ends it with one sentence and exit status 1."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        if len(given) > 1 and given[0] in DEPENDENT and not given[1].startswith("-"):
-            DEPENDENT[given[0]](given[1], given[2:]).run()
-        else:
-            _parse(given).run()
+        _run(given)
     except LocalScaleError as error:
         raise SystemExit(f"localscale: {error}") from None
     except KeyboardInterrupt:
-        print("\nlocalscale: stopped; the same command goes on from here", file=sys.stderr)
+        print("\nlocalscale: stopped; run the same command again to continue", file=sys.stderr)
         raise SystemExit(130) from None
 
 
-def _parse(arguments: list[str]) -> Command:
-    return tyro.cli(
-        OmitSubcommandPrefixes[OmitArgPrefixes[Command]],  # type: ignore[misc]  # an alias is no class to mypy
-        prog="localscale",
-        description="Vision models that stay consistent when parts of an image change size.",
-        args=arguments,
+def _run(given: list[str]) -> None:
+    if not given or given[0] in ("-h", "--help"):
+        print(_help())
+        return
+    name, *rest = given
+    if name not in COMMANDS:
+        raise ConfigError(f"no command {name!r}: {near_misses(name, COMMANDS)}; localscale --help lists all")
+    home, sentence = COMMANDS[name]
+    if not home:
+        print("\n".join(f"{package} {_version(package)}" for package in PACKAGES))
+        return
+    module, _, kind = home.partition(":")
+    commands = import_module(module)
+    if name in ("train", "evaluate") and rest and not rest[0].startswith("-"):
+        # The options depend on the recipe or run that is named first.
+        getattr(commands, f"parse_{name}")(rest[0], rest[1:]).run()
+        return
+    import tyro
+
+    tyro.cli(
+        tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[getattr(commands, kind)]],
+        prog=f"localscale {name}",
+        description=f"{sentence[0].upper()}{sentence[1:]}.",
+        args=rest,
+    ).run()
+
+
+def _help() -> str:
+    lines = [f"  {name:{max(map(len, COMMANDS))}}  {sentence}" for name, (_, sentence) in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: localscale COMMAND [options]",
+            "",
+            "Vision models that stay consistent when parts of an image change size.",
+            "",
+            *lines,
+            "",
+            "localscale COMMAND --help shows the options of a command.",
+        )
     )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
