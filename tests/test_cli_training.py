@@ -83,9 +83,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(arguments, message, capsys, t
 def test_a_folder_with_a_run_is_not_trained_over(run, capsys):
     assert "is finished" in failing(capsys, "train", "mnist-deit_tiny-aug", *TINY, "--out", str(run))
     other = ("--learning-rate", "0.5", "--out", str(run), "--resume")
-    assert "learning_rate is 0.0001 there and 0.5 here" in failing(
-        capsys, "train", "mnist-deit_tiny-aug", *TINY, *other
-    )
+    assert "learning_rate was 0.0001 and is now 0.5" in failing(capsys, "train", "mnist-deit_tiny-aug", *TINY, *other)
 
 
 def test_a_plan_says_what_would_be_run_and_runs_nothing(capsys, tmp_path):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from localscale.errors import CheckpointError, OutputError
 from localscale.files import write_whole
+from localscale.lab.folders import differences, locked
 from localscale.lab.recipes.recipe import Recipe, from_dict, to_dict
 
 __all__ = ["Log", "Run"]
@@ -54,24 +53,11 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes out; the lock goes when this process does, however it ends."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.folder, os.O_RDONLY)
-        except OSError as error:
-            raise OutputError(f"{self.folder} cannot be made: {error.strerror}") from error
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OutputError(
-                    f"another process is training in {self.folder}; wait for it, or choose another folder with --out"
-                ) from error
-            for draft in self.folder.glob(".*.part"):  # of processes that were killed
+        """Lock the folder against other processes; the lock ends with this process, even if it is killed."""
+        with locked(self.folder, activity="training in"):
+            for draft in self.folder.glob(".*.part"):  # left by processes that were killed while writing
                 draft.unlink(missing_ok=True)
             yield
-        finally:
-            os.close(handle)
 
     def claim(self, recipe: Recipe, *, resume: bool) -> None:
         """Make the folder this recipe's, or refuse to."""
@@ -85,7 +71,7 @@ class Run:
             # New, or nothing came of what was tried before: there is nothing to keep.
             write_whole(self.recipe_file, json.dumps(to_dict(recipe), indent=2) + "\n")
             return
-        differing = _differences(to_dict(self.recipe()), to_dict(recipe))
+        differing = differences(to_dict(self.recipe()), to_dict(recipe))
         if differing:
             raise CheckpointError(
                 f"{self.folder} holds a run with other settings ({'; '.join(differing[:3])}"
@@ -130,17 +116,6 @@ class Log:
     def last(self) -> dict[str, Any]:
         """The last epoch's line."""
         return self.lines[-1]
-
-
-def _differences(there: dict[str, Any], here: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
-    for name in {**there, **here}:
-        a, b = there.get(name), here.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{prefix}{name}.")
-        elif a != b:
-            found.append(f"{prefix}{name} is {a!r} there and {b!r} here")
-    return found
 
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:

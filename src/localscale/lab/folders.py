@@ -1,0 +1,78 @@
+"""Folders that one process at a time may write, and the settings they were begun with."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from localscale.errors import OutputError
+
+__all__ = ["differences", "locked"]
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, activity: str, patience: float = 0.0) -> Iterator[int]:
+    """Create ``folder`` if it is missing and hold an exclusive lock on it; yield the descriptor that holds the lock.
+
+    The operating system releases the lock when the last duplicate of the descriptor is closed, also after a crash.
+
+    Args:
+        folder: the folder to lock.
+        activity: the words for what the other process does there, such as ``"training in"``, for the error.
+        patience: seconds to wait for another process before raising ``OutputError``.
+    """
+    if folder.is_file():
+        raise OutputError(f"{folder} is a file, not a folder; choose another folder with --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise OutputError(
+            f"{folder} cannot be created: {error.strerror or error}; choose a folder you can write to with --out"
+        ) from error
+    try:
+        _wait_for_lock(descriptor, folder, activity, time.monotonic() + patience)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int, folder: Path, activity: str, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise OutputError(
+                    f"another process is {activity} {folder}; wait for it, or choose another folder with --out"
+                ) from error
+            time.sleep(0.1)
+        except OSError as error:
+            raise OutputError(
+                f"{folder} cannot be locked ({error.strerror}); choose a folder on a file system that supports locks"
+            ) from error
+
+
+def differences(found: Any, wanted: Any, name: str = "") -> list[str]:
+    """Return one sentence for each value in which two JSON documents differ.
+
+    >>> differences({"seed": 0, "data": {"count": 5}}, {"seed": 1, "data": {"count": 5}})
+    ['seed was 0 and is now 1']
+    """
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        prefix = f"{name}." if name else ""
+        keys = {**found, **wanted}
+        return [line for key in keys for line in differences(found.get(key), wanted.get(key), f"{prefix}{key}")]
+    return [] if found == wanted else [f"{name} was {_short(found)} and is now {_short(wanted)}"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"
