@@ -19,13 +19,14 @@ from tqdm import tqdm
 
 from benchmarks.measurement import Table
 from benchmarks.results import ROOT, render, save
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.evidence import evidence_box, load_classifier
 from localscale.lab.data.imagenet.given import find_mask_file
 from localscale.lab.data.imagenet.listing import list_images
 from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.lab.data.imagenet.pictures import Picture
 from localscale.lab.data.imagenet.stages import SEGMENTERS, Segmenter
 from localscale.lab.data.images import read_image
 from localscale.lab.pages.results import render_table

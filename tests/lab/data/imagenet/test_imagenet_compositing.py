@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imagenet_scenes import RED, SKY, disc, paint
 
+from localscale.lab.data.boxes import bounding_box
 from localscale.lab.data.imagenet.compositing import check_mask, composite, cut_out, hole_around, soften_rim
-from localscale.lab.data.imagenet.pictures import bounding_box
 
 SCALES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 BLOB = disc(128, 112, 18, (60, 50)) | disc(128, 112, 9, (80, 60))  # lopsided: a wrong centre shows

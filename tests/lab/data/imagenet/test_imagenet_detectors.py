@@ -15,11 +15,12 @@ from safetensors.torch import save_file
 from shared import SHARED
 
 from localscale.errors import ConfigError, DataError
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.detectors import EvidenceDetector, GivenDetector, GroundingDinoDetector, class_prompt
 from localscale.lab.data.imagenet.evidence import box_from_evidence, evidence_box, evidence_map, load_classifier
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, bounding_box, tidy
+from localscale.lab.data.imagenet.pictures import Picture, tidy
 
 
 def options(**changes) -> ImageNetOptions:

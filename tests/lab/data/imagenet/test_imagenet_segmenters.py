@@ -10,10 +10,11 @@ from imagenet_scenes import disc, paint, picture
 from PIL import Image
 
 from localscale.errors import ConfigError, DataError
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.lab.data.imagenet.pictures import Picture
 from localscale.lab.data.imagenet.segmenters import GivenSegmenter, GrabCutSegmenter, SamSegmenter
 
 USUAL = ("image_embeddings", "point_coords", "point_labels", "mask_input", "has_mask_input", "orig_im_size")

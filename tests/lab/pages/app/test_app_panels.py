@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from tiny_pairs import write_run
 
+from localscale.lab.data.boxes import Box
 from localscale.lab.methods import DEC
 from localscale.lab.pages.app.answers import ask, best, trace
 from localscale.lab.pages.app.curve import draw_curve
@@ -16,7 +17,7 @@ from localscale.lab.pages.app.examples import FOLDER, read_examples
 from localscale.lab.pages.app.knots import even_knots, move_knot
 from localscale.lab.pages.app.models import Pair, open_pair
 from localscale.lab.pages.app.panels import answers_panel, knots_panels, look_panel, mark_panel, sites_panel
-from localscale.lab.pages.app.scaling import Box, box_maps
+from localscale.lab.pages.app.scaling import box_between, box_maps
 from localscale.lab.pages.app.views import MIDDLE, View, look, mark, open_view, show_to
 from localscale.maps import identity_map
 from localscale.warp import scale, unscale
@@ -33,7 +34,7 @@ def test_examples_are_small_and_marked():
     assert [example.name for example in examples if example.label is None] == ["landscape"]
     for example in examples:
         box = example.box
-        assert Box.between((box.left, box.top), (box.right, box.bottom)) == box
+        assert box_between((box.left, box.top), (box.right, box.bottom)) == box
         if example.label is not None:
             assert example.name == f"{example.label:03d}"
             marked = example.image.crop(tuple(round(223 * side) for side in (box.left, box.top, box.right, box.bottom)))

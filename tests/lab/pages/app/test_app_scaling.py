@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from localscale.conventions import lattice
 from localscale.errors import DataError
-from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, Box, box_around, box_maps, factors_to_try, fitting
+from localscale.lab.data.boxes import Box
+from localscale.lab.pages.app.scaling import (
+    LARGEST,
+    SMALLEST,
+    box_around,
+    box_between,
+    box_maps,
+    factors_to_try,
+    fitting,
+)
 from localscale.warp import scale, unscale
 
 SHARES = st.floats(0, 1)
@@ -103,18 +112,18 @@ def test_an_image_comes_back():
 
 
 def test_corners_come_in_any_order_and_outside_is_left_out():
-    assert Box.between((0.9, -0.5), (0.2, 0.5)) == Box(0.2, 0.0, 0.9, 0.5)
+    assert box_between((0.9, -0.5), (0.2, 0.5)) == Box(0.2, 0.0, 0.9, 0.5)
 
 
 @pytest.mark.parametrize("corners", [((0.5, 0.5), (0.505, 0.9)), ((0.5, 0.5), (0.5, 0.5)), ((1.2, 0), (1.5, 1))])
 def test_a_box_that_is_hardly_one_is_refused(corners: tuple):
     with pytest.raises(DataError, match="too small"):
-        Box.between(*corners)
+        box_between(*corners)
 
 
 def test_a_place_that_is_none_is_refused():
     with pytest.raises(DataError, match="not a number"):
-        Box.between((math.nan, 0), (1, 1))
+        box_between((math.nan, 0), (1, 1))
 
 
 def test_a_brush_marks_the_box_around_its_stroke():

@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from localscale.extras import require
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
-from localscale.lab.data.imagenet.pictures import Box, bounding_box
 
 __all__ = ["Cutout", "check_mask", "composite", "cut_out", "hole_around", "soften_rim"]
 

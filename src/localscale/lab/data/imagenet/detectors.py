@@ -9,6 +9,7 @@ from PIL import Image
 
 from localscale.errors import DataError
 from localscale.extras import require
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.evidence import evidence_box, load_classifier
 from localscale.lab.data.imagenet.given import (
@@ -20,7 +21,7 @@ from localscale.lab.data.imagenet.given import (
     read_mask,
 )
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.lab.data.imagenet.pictures import Picture
 from localscale.lab.data.imagenet.weights import check_device, loading
 
 __all__ = ["EvidenceDetector", "GivenDetector", "GroundingDinoDetector", "class_prompt"]
@@ -57,7 +58,7 @@ class GroundingDinoDetector:
         best = int(found["scores"].argmax())
         left, top, right, bottom = found["boxes"][best].tolist()
         try:
-            return Box(left, top, right, bottom, float(found["scores"][best])).inside(picture.width, picture.height)
+            return Box(left, top, right, bottom, float(found["scores"][best])).clipped(picture.width, picture.height)
         except DataError as error:
             return Skip("the detector found no box", {"detail": str(error)})
 

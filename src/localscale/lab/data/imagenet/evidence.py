@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from localscale.errors import ConfigError, DataError, near_misses
 from localscale.extras import require
-from localscale.lab.data.imagenet.pictures import Box, bounding_box
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.imagenet.weights import loading
 
 __all__ = ["box_from_evidence", "evidence_box", "evidence_map", "load_classifier"]

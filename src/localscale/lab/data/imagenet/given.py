@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from localscale.errors import ConfigError, DataError
-from localscale.lab.data.imagenet.pictures import Box, Picture
+from localscale.lab.data.boxes import Box
+from localscale.lab.data.imagenet.pictures import Picture
 from localscale.lab.data.images import read_image
 
 __all__ = ["check_source", "find_box_file", "find_mask_file", "load_boxes", "parse_box", "read_mask"]
@@ -50,7 +51,7 @@ def parse_box(value: Any, picture: Picture) -> Box:
     if len(numbers) != 5 or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
         raise DataError(f"box {value!r}; expected [left, top, right, bottom] in pixels")
     width, height = picture.source_size
-    box = Box(*map(float, numbers)).inside(width, height)
+    box = Box(*map(float, numbers)).clipped(width, height)
     return box.resized(picture.width / width, picture.height / height)
 
 

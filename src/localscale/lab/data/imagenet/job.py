@@ -16,11 +16,12 @@ import numpy as np
 from PIL import Image
 
 from localscale.errors import DataError
+from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Job, Sample, Skip, Stage
 from localscale.lab.data.imagenet.compositing import check_mask, composite, cut_out, hole_around, soften_rim
 from localscale.lab.data.imagenet.listing import Listing, list_images
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, bounding_box
+from localscale.lab.data.imagenet.pictures import Picture
 from localscale.lab.data.imagenet.settings import describe
 from localscale.lab.data.imagenet.stages import DETECTORS, INPAINTERS, SEGMENTERS, look_up
 from localscale.lab.data.imagenet.weights import with_absolute_paths

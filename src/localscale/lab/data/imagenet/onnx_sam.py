@@ -16,10 +16,11 @@ from PIL import Image
 
 from localscale.errors import DataError
 from localscale.extras import require
+from localscale.lab.data.boxes import Box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.given import check_source
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, tidy
+from localscale.lab.data.imagenet.pictures import Picture, tidy
 
 __all__ = ["OnnxSamSegmenter"]
 

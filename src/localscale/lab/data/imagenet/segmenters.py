@@ -8,10 +8,11 @@ from PIL import Image
 
 from localscale.errors import DataError
 from localscale.extras import require
+from localscale.lab.data.boxes import Box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.given import check_source, find_mask_file, read_mask
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture, tidy
+from localscale.lab.data.imagenet.pictures import Picture, tidy
 from localscale.lab.data.imagenet.weights import check_device, loading
 
 __all__ = ["GivenSegmenter", "GrabCutSegmenter", "SamSegmenter"]

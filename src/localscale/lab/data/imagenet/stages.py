@@ -11,12 +11,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from localscale.errors import ConfigError, near_misses
+from localscale.lab.data.boxes import Box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.detectors import EvidenceDetector, GivenDetector, GroundingDinoDetector
 from localscale.lab.data.imagenet.inpainters import LamaInpainter, PatchMatchInpainter, TeleaInpainter
 from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Box, Picture
+from localscale.lab.data.imagenet.pictures import Picture
 from localscale.lab.data.imagenet.segmenters import GivenSegmenter, GrabCutSegmenter, SamSegmenter
 
 __all__ = ["DETECTORS", "INPAINTERS", "SEGMENTERS", "Detector", "Inpainter", "Segmenter", "look_up"]

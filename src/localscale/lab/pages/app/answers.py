@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from localscale.canonicalizer import SiteReport
+from localscale.lab.data.boxes import Box
 from localscale.lab.pages.app.models import Pair
-from localscale.lab.pages.app.scaling import Box, box_maps, factors_to_try
+from localscale.lab.pages.app.scaling import box_maps, factors_to_try
 from localscale.warp import scale
 
 __all__ = ["Answers", "Curve", "ask", "best", "trace"]

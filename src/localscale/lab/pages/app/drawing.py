@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from localscale.lab.data.boxes import Box
 from localscale.lab.data.images import encode_image
-from localscale.lab.pages.app.scaling import Box
 from localscale.lab.pages.report.html import Html, element, join
 from localscale.maps.base import Map
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from localscale.lab.data.boxes import Box
 from localscale.lab.data.images import read_image
-from localscale.lab.pages.app.scaling import Box
 
 __all__ = ["Example", "read_examples"]
 

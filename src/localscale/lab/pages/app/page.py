@@ -20,7 +20,7 @@ from localscale.lab.pages.app.knots import Knots, even_knots, move_knot, random_
 from localscale.lab.pages.app.limits import Limits, read_upload
 from localscale.lab.pages.app.models import Models, Pair
 from localscale.lab.pages.app.panels import answers_panel, knots_panels, look_panel, mark_panel, sites_panel
-from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, Box, box_around
+from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
 from localscale.lab.pages.app.sentences import in_a_sentence
 from localscale.lab.pages.app.views import View, look, mark, open_view, show_to
 from localscale.lab.pages.report.html import Html, element
@@ -200,7 +200,7 @@ def _wire_scaling(parts: Parts, models: Models) -> None:
         view = _kept(view)
         pair = models.get(view.model)
         told = event._data
-        box = box_around(told["stroke"], told["radius"]) if "stroke" in told else Box.between(*told["corners"])
+        box = box_around(told["stroke"], told["radius"]) if "stroke" in told else box_between(*told["corners"])
         return _shown(pair, mark(pair, view, box), factor, mode)
 
     @in_a_sentence

@@ -8,42 +8,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from localscale.errors import DataError
+from localscale.lab.data.boxes import Box
 from localscale.maps import MonotoneMap, SeparableMap
 
-__all__ = ["LARGEST", "SMALLEST", "Box", "box_around", "box_maps", "factors_to_try", "fitting"]
+__all__ = ["LARGEST", "SMALLEST", "box_around", "box_between", "box_maps", "factors_to_try", "fitting"]
 
 SMALLEST, LARGEST = 0.4, 2.5  # ends of the slider
 LEAST_SIDE = 0.02  # of a box, as a fraction of the image's
 LEAST_SLOPE, LARGEST_SLOPE = 0.1, 10.0  # of what is not marked
 
 
-@dataclass(frozen=True)
-class Box:
-    """A part of the image: left, top, right and bottom as fractions of its sides."""
+def box_between(a: Sequence[float], b: Sequence[float]) -> Box:
+    """The box with two opposite corners (x, y), in any order; what lies outside the image is left out.
 
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @classmethod
-    def between(cls, a: Sequence[float], b: Sequence[float]) -> Box:
-        """The box with two opposite corners (x, y), in any order; what lies outside the image is left out.
-
-        >>> Box.between((0.8, 0.1), (0.2, 0.6))
-        Box(left=0.2, top=0.1, right=0.8, bottom=0.6)
-        """
-        if not all(math.isfinite(value) for value in (*a, *b)):
-            raise DataError("a corner of the box is not a number; mark it again")
-        (left, right), (top, bottom) = (sorted(min(max(v, 0.0), 1.0) for v in pair) for pair in zip(a, b, strict=True))
-        if min(right - left, bottom - top) < LEAST_SIDE:
-            raise DataError("the box is too small to be seen; click two corners that are further apart")
-        return cls(left, top, right, bottom)
+    >>> box_between((0.8, 0.1), (0.2, 0.6))
+    Box(left=0.2, top=0.1, right=0.8, bottom=0.6)
+    """
+    if not all(math.isfinite(value) for value in (*a, *b)):
+        raise DataError("a corner of the box is not a number; mark it again")
+    (left, right), (top, bottom) = (sorted(min(max(v, 0.0), 1.0) for v in pair) for pair in zip(a, b, strict=True))
+    if min(right - left, bottom - top) < LEAST_SIDE:
+        raise DataError("the box is too small to be seen; click two corners that are further apart")
+    return Box(left, top, right, bottom)
 
 
 def box_around(points: Sequence[Sequence[float]], radius: float) -> Box:
@@ -55,7 +45,7 @@ def box_around(points: Sequence[Sequence[float]], radius: float) -> Box:
     if not points:
         raise DataError("nothing was painted; press and move over the object")
     across, down = ([point[axis] for point in points] for axis in (0, 1))
-    return Box.between(
+    return box_between(
         (min(across) - radius, min(down) - radius),
         (max(across) + radius, max(down) + radius),
     )

@@ -8,10 +8,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from localscale.lab.data.boxes import Box
 from localscale.lab.pages.app.answers import Answers, Curve, ask, trace
 from localscale.lab.pages.app.examples import Example
 from localscale.lab.pages.app.models import Pair
-from localscale.lab.pages.app.scaling import Box, box_maps, fitting
+from localscale.lab.pages.app.scaling import box_maps, fitting
 from localscale.warp import scale
 
 __all__ = ["MIDDLE", "Look", "View", "look", "mark", "open_view", "show_to"]
