@@ -10,7 +10,7 @@ from PIL import Image
 pytest.importorskip("gradio", reason="needs the extra app")
 pytest.importorskip("playwright", reason="needs playwright")
 CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium or google-chrome on the path")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Google Chrome on PATH")]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,49 @@
+"""The page without a browser: it is served from one temporary folder, and every handler fills its outputs."""
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+import pytest
+from browsers import served
+
+from localscale.lab.pages.app import Limits
+from localscale.lab.pages.app.knots import even_knots
+from localscale.lab.pages.app.models import Models, Pair
+
+gr = pytest.importorskip("gradio", reason="needs the extra app")
+
+
+def test_the_page_is_served_and_leaves_nothing_behind(folder: Path, tmp_path: Path):
+    with served(tmp_path, "--model", str(folder / "dec")) as (address, process):
+        assert [path.name[:15] for path in tmp_path.iterdir()] == ["localscale-app-"]
+        with urllib.request.urlopen(address) as response:
+            assert b"Scale a part" in response.read()
+    assert process.returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_handler_fills_its_outputs(pair: Pair):
+    from localscale.lab.pages.app.page import make_page
+
+    async def page() -> gr.Blocks:  # within an event loop; outside of one, Gradio opens one and leaves it open
+        return make_page(Models(pair), Limits())
+
+    handlers = {handler.name: handler for handler in asyncio.run(page()).fns.values()}
+    example, drag = gr.EventData(None, {"number": 1}), gr.EventData(None, {"row": 1, "column": 1, "x": 0.4, "y": 0.3})
+    corners = gr.EventData(None, {"corners": [[0.1, 0.2], [0.4, 0.6]]})
+    knots = even_knots(4)
+    loaded = handlers["on_load"].fn("small", knots, "box")
+    view = loaded[5]
+    answered = {
+        "on_load": loaded,
+        "on_example": handlers["on_example"].fn("small", knots, "box", example),
+        "on_model": handlers["on_model"].fn(view, "small", 1.0, "box"),
+        "on_factor": handlers["on_factor"].fn(view, 2.0),
+        "on_mark": handlers["on_mark"].fn(view, 1.0, "box", corners),
+        "on_drag": handlers["on_drag"].fn(view, knots, "one knot", drag),
+        "on_reset": handlers["on_reset"].fn(view, 5),
+        "on_shuffle": handlers["on_shuffle"].fn(view, 5, "its row and column"),
+    }
+    for name, values in answered.items():
+        assert len(values) == len(handlers[name].outputs), name
