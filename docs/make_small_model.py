@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from localscale.lab.pages.app.models import SHIPPED
-from localscale.lab.training import load_run
-from localscale.lab.training.checkpoint import write_weights
+from localscale.lab.runs import load_run
+from localscale.lab.runs.checkpoint import write_weights
 
 RUNS = {"control": "starnet_s100-aug_long", "dec": "starnet_s100-dec_compose_joint"}
 

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 
 from localscale.lab.recipes import find_recipe
+from localscale.lab.runs import load_run
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.training import load_run, train
+from localscale.lab.training import train
 
 out = Path(os.environ.get("OUT", "out")) / "train_a_recipe"
 recipe = find_recipe("mnist-deit_tiny-dec_compose_joint")

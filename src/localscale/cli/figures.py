@@ -15,7 +15,9 @@ __all__ = ["Figure"]
 
 
 def named_runs(given: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """Names and folders, from NAME=FOLDER each."""
+    """Return names and folders from arguments of the form NAME=FOLDER."""
+    if not given:
+        raise ConfigError("--runs is empty; expected NAME=FOLDER, such as Aug=runs/mnist-deit_tiny-aug/seed0")
     found = []
     for one in given:
         name, equals, folder = one.partition("=")
@@ -39,14 +41,10 @@ class Masks:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.lab.pictures import draw_masks, save_figure
-        from localscale.lab.pictures.scenes import answer_scene, read_scene
+        from localscale.lab.pictures import save_figure
+        from localscale.lab.pictures.masks import draw_scene
 
-        scene = read_scene(self.data, self.scene)
-        answers, captions = {}, {"image": scene.captions}
-        for name, folder in named_runs(self.runs):
-            answers[name], captions[name] = answer_scene(folder, scene)
-        save_figure(draw_masks(scene.images, scene.labels, answers, captions), self.out)
+        save_figure(draw_scene(dict(named_runs(self.runs)), self.data, self.scene), self.out)
         print(self.out)
 
 
@@ -134,8 +132,8 @@ class Probability:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.lab.pages.report.probability import run_probabilities
         from localscale.lab.pictures import draw_per_scale, save_figure
+        from localscale.lab.pictures.probability import run_probabilities
 
         scales, lines = None, {}
         for name, folder in named_runs(self.runs):
@@ -205,8 +203,8 @@ class Residual:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.lab.pages.report.residuals import run_residuals
         from localscale.lab.pictures import draw_residuals, save_figure
+        from localscale.lab.pictures.residuals import run_residuals
 
         found = run_residuals(self.run_folder, images=self.images, steps=self.steps, data=self.data)
         figure = draw_residuals(found.residuals, tolerance=found.tolerance, max_steps=found.max_steps)

@@ -49,7 +49,7 @@ def test_the_numbers_of_a_run_at_several_sizes(runs: Path, tmp_path: Path):
 
 
 def test_runs_that_have_nothing_to_show_are_told(runs: Path, tmp_path: Path):
-    with pytest.raises(SystemExit, match="has no canonicalizer at the image; expected a run of a dec row"):
+    with pytest.raises(SystemExit, match="has no canonicalizer at the input; expected a run of a dec row"):
         main(["figure", "learned", "--run", str(runs / "plain"), "--out", str(tmp_path / "a.png")])
     with pytest.raises(SystemExit, match="--numbers 0 and --sizes 4; expected at least 1"):
         main(["figure", "learned", "--run", str(runs / "dec"), "--numbers", "0"])

@@ -10,10 +10,11 @@ from tiny_recipes import tiny, write_backbone, write_digits
 
 from localscale.cli import main
 from localscale.errors import ConfigError
-from localscale.lab.pages.report.probability import run_probabilities
+from localscale.lab.pictures.probability import run_probabilities
+from localscale.lab.runs import load_run
+from localscale.lab.runs.models import make_task
 from localscale.lab.tasks.imagenet import ImageNetData
-from localscale.lab.training import load_run, train
-from localscale.lab.training.models import make_task
+from localscale.lab.training import train
 
 
 @pytest.fixture(scope="module")

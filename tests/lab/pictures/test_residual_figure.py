@@ -103,7 +103,7 @@ def test_runs_without_residuals_are_told(runs: Path, tmp_path: Path):
     for folder, says in (
         (tmp_path / "gone", "there is no folder .*gone; name one that localscale train wrote"),
         (unfinished, "is not finished; finish it with localscale train"),
-        (runs / "plain", "solves for no equilibrium; expected a run of a dec row"),
+        (runs / "plain", "has no equilibrium to solve; expected a run of a dec row"),
     ):
         with pytest.raises(SystemExit, match=f"localscale: .*{says}"):
             main(["figure", "residual", "--run", str(folder), "--out", str(tmp_path / "a.png")])

@@ -12,8 +12,8 @@ from localscale.heads import Segmenter
 from localscale.lab.backbones.catalogue import whole_patches
 from localscale.lab.methods import Canon
 from localscale.lab.recipes.regularization import Regularization
+from localscale.lab.runs.models import create_model, make_task
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.training.models import create_model, make_task
 
 
 def images(size: int) -> torch.Tensor:

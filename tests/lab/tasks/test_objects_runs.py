@@ -21,11 +21,11 @@ from localscale.lab.methods import DiscreteCanonicalizer
 from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.regularization import Regularization
-from localscale.lab.runs import Run
+from localscale.lab.runs import Run, load_run
+from localscale.lab.runs.checkpoint import write_weights
+from localscale.lab.runs.models import create_model
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.training import evaluate_run, load_run, train
-from localscale.lab.training.checkpoint import write_weights
-from localscale.lab.training.models import create_model
+from localscale.lab.training import evaluate_run, train
 from localscale.lab.training.runner import make_backbone
 from localscale.metrics import VARIANTS
 

@@ -13,8 +13,8 @@ from tiny_recipes import STEPS, log_of, tiny
 
 from localscale.errors import ConfigError, MissingExtraError
 from localscale.lab.recipes.recipe import to_dict
-from localscale.lab.runs import Run
-from localscale.lab.training import load_run, train
+from localscale.lab.runs import Run, load_run
+from localscale.lab.training import train
 
 
 def test_the_result_says_everything(digits: Path, tmp_path: Path):

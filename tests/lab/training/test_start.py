@@ -17,9 +17,9 @@ from localscale.lab.backbones.catalogue import create_backbone
 from localscale.lab.methods import Canon, FineTune
 from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe, find_recipe
-from localscale.lab.runs import Run
-from localscale.lab.training import evaluate_run, load_run, train
-from localscale.lab.training.checkpoint import write_weights
+from localscale.lab.runs import Run, load_run
+from localscale.lab.runs.checkpoint import write_weights
+from localscale.lab.training import evaluate_run, train
 from localscale.lab.training.runner import make_backbone
 
 WITHIN = dataclasses.replace(COMPOSE, sites=("input", "blocks.0"), knots=(4, 3))
@@ -212,9 +212,9 @@ def test_a_run_measured_with_other_data(aug: Path, digits: Path):
 
 def test_unfinished_runs_cannot_be_loaded(copy: Path, tmp_path: Path):
     Run(copy).result_file.unlink()
-    with pytest.raises(CheckpointError, match="is not finished; finish it with --resume first"):
+    with pytest.raises(CheckpointError, match="is not finished; finish it with localscale train"):
         load_run(copy)
-    with pytest.raises(CheckpointError, match=r"there is no recipe.json in"):
+    with pytest.raises(CheckpointError, match=r"it has no recipe\.json"):
         load_run(str(tmp_path))
 
 

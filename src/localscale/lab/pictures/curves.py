@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from localscale.errors import ShapeError
-from localscale.lab.pictures.files import BLUE, GREY, ORANGE, new_figure
+from localscale.lab.pictures.files import new_figure
+from localscale.lab.pictures.palette import BLUE, GREEN, GREY, PURPLE, SERIES, SKY, VERMILION
 
 __all__ = ["draw_per_scale", "draw_residuals"]
 
-COLOURS = (GREY, ORANGE, BLUE, "#009E73", "#CC79A7", "#56B4E9")
-LOOKS = ((BLUE, "o"), (ORANGE, "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#56B4E9", "v"))  # told apart in grey, too
-LEAST = 1e-8  # an exact equilibrium has a residual of 0, which a log axis has no place for
+COLOURS = (GREY, VERMILION, BLUE, GREEN, PURPLE, SKY)  # the first row of a table is the baseline
+MARKERS = "os^Dvp"  # distinguish lines in greyscale prints
+LEAST = 1e-8  # a residual of 0 has no place on a logarithmic axis
 
 
 def draw_per_scale(scales: list[float] | list[str], answers: dict[str, Tensor], *, ylabel: str) -> Any:
@@ -64,7 +65,9 @@ def draw_residuals(residuals: dict[str, Tensor], *, tolerance: float, max_steps:
     """
     figure, axes = new_figure(1, 1, width=3.3, height=2.3)
     axis = axes[0][0]
-    for (name, values), (colour, marker) in zip(residuals.items(), itertools.cycle(LOOKS), strict=False):
+    for (name, values), (colour, marker) in zip(
+        residuals.items(), itertools.cycle(zip(SERIES, MARKERS, strict=True)), strict=False
+    ):
         steps = torch.arange(1, values.shape[1] + 1)
         share = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
         # Of an image that was lost the residual is infinite, and nothing lies between that and a number.

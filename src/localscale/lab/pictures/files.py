@@ -9,10 +9,9 @@ from typing import Any
 from localscale.errors import ConfigError
 from localscale.files import write_whole
 
-__all__ = ["BLUE", "FORMATS", "GREY", "ORANGE", "blank_figure", "new_figure", "save_figure"]
+__all__ = ["FORMATS", "blank_figure", "new_figure", "save_figure"]
 
 FORMATS = ("png", "pdf", "svg")
-BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#7F7F7F"  # told apart by all eyes
 
 
 def blank_figure(*, width: float, height: float) -> tuple[Any, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from localscale.lab.pictures.files import BLUE, GREY, ORANGE, new_figure
+from localscale.lab.pictures.files import new_figure
+from localscale.lab.pictures.palette import BLUE, GREY, ORANGE
 from localscale.maps import MonotoneMap
 
 __all__ = ["draw_functions"]

@@ -8,7 +8,8 @@ from typing import Any
 
 from localscale.errors import DataError
 from localscale.files import read_whole
-from localscale.lab.pictures.files import BLUE, ORANGE, new_figure
+from localscale.lab.pictures.files import new_figure
+from localscale.lab.pictures.palette import BLUE, ORANGE
 
 __all__ = ["draw_growth", "growth_of"]
 

@@ -1,34 +1,55 @@
-"""A scene at several scales: the images, what is true, and what models say."""
+"""Images of one scene at several scales, with the true masks and those of trained models."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from localscale.errors import ShapeError
+from localscale.errors import CheckpointError, ConfigError, ShapeError
 from localscale.lab.pictures.files import new_figure
+from localscale.lab.pictures.palette import BLUE, GREEN, ORANGE, PURPLE, YELLOW, rgb
+from localscale.lab.runs.answers import open_model
+from localscale.lab.runs.examples import open_examples
+from localscale.lab.runs.finished import read_run
 
-__all__ = ["draw_masks"]
+__all__ = ["coloured", "draw_masks", "draw_scene"]
 
-# Blue and orange for the scene's objects, reddish purple for anything else: told apart by all eyes.
-OBJECTS = ((0.0, 0.447, 0.698), (0.902, 0.624, 0.0), (0.0, 0.62, 0.451), (0.941, 0.894, 0.259))
-STRANGE = (0.8, 0.475, 0.655)
+OBJECTS = tuple(map(rgb, (BLUE, ORANGE, GREEN, YELLOW)))  # the classes of the scene
+STRANGE = rgb(PURPLE)  # classes that the scene does not have
 CELL = 1.15  # inches
+
+
+def draw_scene(runs: dict[str, Path], data: Path, number: int) -> Any:
+    """Return a figure of scene ``number`` of the dataset in ``data`` with the masks of runs, folders by name."""
+    answers, captions = {}, {}
+    for name, folder in runs.items():
+        run = read_run(folder).with_data(data)
+        if not run.recipe.data.dense:
+            raise CheckpointError(f"the run in {folder} classifies; expected a run of objects-…, which segments")
+        examples = open_examples(run, sizes=None)
+        if not 0 <= number < examples.count:
+            raise ConfigError(f"--scene {number}: {data} has {examples.count} scenes, 0 to {examples.count - 1}")
+        scene = examples.read(number)
+        answer = open_model(run).ask(scene)
+        answers[name], captions[name] = answer.labels, [f"IoU {100 * score:.0f} %" for score in answer.scores]
+    assert scene.masks is not None
+    return draw_masks(scene.images, scene.masks, answers, captions | {"image": scene.captions})
 
 
 def draw_masks(
     images: Tensor, truth: Tensor, answers: dict[str, Tensor], captions: dict[str, list[str]] | None = None
 ) -> Any:
-    """A matplotlib figure: one column per image of a scene, a row of images, one of truth, one for each model.
+    """Return a figure with one column per image of a scene: a row of images, the true masks, a row for each model.
 
     Args:
         images: ``(S, 3, H, W)`` in [0,1].
-        truth: ``(S, H, W)``, 0 is background.
-        answers: label maps ``(S, H, W)`` by the model's name.
-        captions: a line under each image of a row, by the row's name (``"image"``, ``"truth"``, or a model's).
+        truth: class numbers ``(S, H, W)``; 0 is background.
+        answers: class numbers ``(S, H, W)`` by the model's name.
+        captions: one caption per image of a row, by the row's name: ``"image"``, ``"truth"`` or a model's.
 
     >>> images, truth = torch.rand(2, 3, 16, 16), torch.randint(0, 3, (2, 16, 16))
     >>> len(draw_masks(images, truth, {"Aug": truth, "DEC": truth}).axes)
@@ -48,8 +69,7 @@ def draw_masks(
         for column, axis in enumerate(line):
             picture = images[column] if mask is None else coloured(images[column], mask[column], shown)
             axis.imshow(np.clip(picture.movedim(0, -1).cpu().numpy(), 0, 1))
-            axis.set_xticks([])
-            axis.set_yticks([])
+            axis.set(xticks=[], yticks=[])
             for side in axis.spines.values():
                 side.set_visible(False)
             if captions and name in captions:
@@ -58,7 +78,10 @@ def draw_masks(
 
 
 def coloured(image: Tensor, labels: Tensor, shown: list[int]) -> Tensor:
-    """The image in faint grey, every pixel that is no background in its class's colour."""
+    """Return the image in faint grey with every object pixel in the colour of its class.
+
+    Classes in ``shown`` have a colour of their own; all other classes share one.
+    """
     grey = image.mean(dim=0, keepdim=True).expand(3, -1, -1)
     picture = 0.75 + 0.25 * grey
     colours = {label: OBJECTS[k % len(OBJECTS)] for k, label in enumerate(shown)}

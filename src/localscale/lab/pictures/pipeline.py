@@ -11,7 +11,9 @@ from torch import Tensor
 
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.data.mnist.digits import embedded_digits
-from localscale.lab.pictures.files import BLUE, GREY, ORANGE, blank_figure
+from localscale.lab.pictures.files import blank_figure
+from localscale.lab.pictures.grids import draw_grid, warp_grid
+from localscale.lab.pictures.palette import BLUE, GREY, INK, ORANGE
 from localscale.maps import map_from_logits
 from localscale.maps.base import Map
 from localscale.warp import scale, unscale
@@ -21,8 +23,7 @@ __all__ = ["draw_pipeline"]
 WIDTH, HEIGHT, MIDDLE = 11.6, 4.1, 2.0  # inches
 NUMBER, FACTOR = 4, 2.9  # an image of the dataset, and the size of all its digits in the canonical form
 SIZES, OTHER_SIZES = (1.4, 1.0, 0.6), (0.5, 0.85, 1.65)  # of the three digits, before and after g
-LINES, POINTS = 10, 2
-INK, BROWN, PALE = "#222222", "#8A5A00", "#FFF8E8"
+BROWN, PALE = "#8A5A00", "#FFF8E8"  # words and background of a canonicalizer's panel
 SMALL, LARGE, ANSWER = 13, 16, 22  # points
 MATH = "dejavuserif"  # or a capital I would be a stroke
 
@@ -91,7 +92,8 @@ def _draw_equilibrium(axis: Any, pieces: Pieces) -> None:
     _picture(axis, unscale(pieces.images[0], pieces.halfway), (2.95, 2.5), 1.0)
     _words(axis, (2.95, 3.04), r"$S^{-1}(I; \Phi)$", va="bottom")
     _picture(axis, pieces.images[0], (2.95, 1.0), 1.0)
-    _grid(axis, pieces.halfway, (2.95, 1.0), 1.0)
+    grid = warp_grid(pieces.halfway, lines=10, points=2)[0]  # a separable map keeps lines straight
+    draw_grid(axis, grid, (2.45, 3.45, 0.5, 1.5), width=0.7)
     _words(axis, (2.95, 0.46), r"$\Phi$", va="top")
     _box(axis, (4.85, 1.75), (0.72, 0.72), r"$H_\psi$", ORANGE)
     _arrow(axis, (2.95, 1.53), (2.95, 1.96))
@@ -144,15 +146,6 @@ def _picture(axis: Any, image: Tensor, centre: tuple[float, float], side: float)
     axis.imshow(image[0, 0].clamp(0, 1).numpy(), cmap="gray_r", vmin=0, vmax=1, extent=extent, aspect="auto", zorder=2)
     right, high = left + side, low + side
     axis.plot((left, right, right, left, left), (low, low, high, high, low), color=GREY, linewidth=0.8)
-
-
-def _grid(axis: Any, m: Map, centre: tuple[float, float], side: float) -> None:
-    """Where ``m`` takes the lines of an even grid."""
-    even = torch.linspace(0, 1, POINTS)
-    for place in torch.linspace(0, 1, LINES).tolist():
-        for pair in ((even, torch.full_like(even, place)), (torch.full_like(even, place), even)):
-            x, y = m(torch.stack(pair, -1)[None])[0].unbind(-1)
-            axis.plot(centre[0] + side * (x - 0.5), centre[1] - side * (y - 0.5), color=BLUE, linewidth=0.7)
 
 
 def _panel(axis: Any, centre: tuple[float, float], size: tuple[float, float]) -> None:

@@ -1,4 +1,4 @@
-"""Residuals of every evaluation of a solve, watched while a model looks at images."""
+"""Residuals of the fixed-point solvers at every step, recorded while a model processes images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,72 +15,105 @@ from torch import Tensor
 from localscale.adaptation import AdaptedModel
 from localscale.equilibrium import Anderson, Estimate, Picard, relative_residual
 from localscale.equilibrium.solvers import Function
-from localscale.errors import ConfigError, ConvergenceWarning, ShapeError
+from localscale.errors import CheckpointError, ConfigError, ConvergenceWarning, ShapeError
+from localscale.lab.runs.answers import open_model
+from localscale.lab.runs.examples import open_examples
+from localscale.lab.runs.finished import read_run
 
-__all__ = ["residuals_of"]
+__all__ = ["RunResiduals", "residuals_of", "run_residuals"]
 
 BATCH = 16
 
 
-class Watched:
-    """A solver that first goes on for ``steps`` evaluations, whatever the tolerance, and notes each one's residual.
+class RecordingSolver:
+    """A solver that records the residual of ``steps`` steps, whatever the tolerance, then solves as usual.
 
-    What it answers is the solver's own answer, so a model goes on as it always does.
+    Its estimate is the original solver's, so recording does not change the model's output.
     """
 
     def __init__(self, solver: Anderson | Picard, steps: int) -> None:
         self.solver = solver
-        self.further = dataclasses.replace(solver, max_steps=steps, tolerance=0.0, fixed_steps=True)
+        self.longer = dataclasses.replace(solver, max_steps=steps, tolerance=0.0, fixed_steps=True)
         self.max_steps, self.tolerance, self.fixed_steps = solver.max_steps, solver.tolerance, solver.fixed_steps
-        self.seen: list[Tensor] = []
+        self.recorded: list[Tensor] = []
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:
-        """Iterate twice from ``z0``: once to watch, once to answer."""
+        """Solve twice from ``z0``: once to record residuals, once for the estimate."""
         residuals: list[Tensor] = []
 
-        def watched(point: Tensor) -> Tensor:
-            image = f(point)
-            residuals.append(relative_residual(point, image))
-            return image
+        def recorded(point: Tensor) -> Tensor:
+            value = f(point)
+            residuals.append(relative_residual(point, value))
+            return value
 
-        self.further.solve(watched, z0)
-        self.seen.append(torch.stack(residuals, dim=1))
+        self.longer.solve(recorded, z0)
+        self.recorded.append(torch.stack(residuals, dim=1))
         return self.solver.solve(f, z0)
 
 
 @torch.no_grad()
 def residuals_of(model: AdaptedModel, images: Tensor, *, steps: int = 20) -> dict[str, Tensor]:
-    """The relative residual at each evaluation, by site ``(images, steps)``, also past the model's own tolerance.
+    """Return the relative residual at each solver step, ``(images, steps)`` by site.
+
+    Recording continues past the model's own tolerance and largest number of steps.
 
     Args:
-        model: with canonicalizers, on the CPU.
-        images: ``(B, C, H, W)``, normalised as its backbone wants them.
-        steps: evaluations.
+        model: a model with canonicalizers, on the CPU.
+        images: ``(B, C, H, W)``, normalised for its backbone.
+        steps: number of solver steps.
 
     >>> model = ls.adapt(torch.nn.Flatten(), ls.DECConfig(), input_size=(3, 32, 32))
     >>> residuals_of(model, torch.rand(2, 3, 32, 32), steps=5)["input"].shape
     torch.Size([2, 5])
     """
     if steps < 1:
-        raise ConfigError(f"steps is {steps}; expected at least 1 evaluation")
+        raise ConfigError(f"steps is {steps}; expected at least 1")
     if images.device.type != "cpu":
-        raise ShapeError(f"images are on {images.device}; residuals are watched on the CPU: call .cpu() on both")
-    with _watched(model, steps) as sites, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the residuals tell
+        raise ShapeError(f"images are on {images.device}; residuals are recorded on the CPU: call .cpu() on both")
+    with _recording(model, steps) as sites, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the residuals themselves show it
         for batch in images.split(BATCH):
             model(batch)
-    return {site: torch.cat(watched.seen) for site, watched in sites.items()}
+    return {site: torch.cat(solver.recorded) for site, solver in sites.items()}
 
 
 @contextlib.contextmanager
-def _watched(model: AdaptedModel, steps: int) -> Iterator[dict[str, Watched]]:
-    """Every site's solver, watched; its own again afterwards."""
+def _recording(model: AdaptedModel, steps: int) -> Iterator[dict[str, RecordingSolver]]:
+    """Replace the solver of every site by a recording one; restore it afterwards."""
     canonicalizers = model.canonicalizers
-    found = {site: Watched(canonicalizer.solver, steps) for site, canonicalizer in canonicalizers.items()}
+    found = {site: RecordingSolver(canonicalizer.solver, steps) for site, canonicalizer in canonicalizers.items()}
     try:
-        for site, watched in found.items():
-            canonicalizers[site].solver = watched  # type: ignore[assignment]
+        for site, recording in found.items():
+            canonicalizers[site].solver = recording  # type: ignore[assignment]
         yield found
     finally:
-        for site, watched in found.items():
-            canonicalizers[site].solver = watched.solver
+        for site, recording in found.items():
+            canonicalizers[site].solver = recording.solver
+
+
+@dataclass(frozen=True)
+class RunResiduals:
+    """Residuals ``(images, steps)`` by site, with the tolerance and the largest number of steps of the run."""
+
+    residuals: dict[str, Tensor]
+    tolerance: float
+    max_steps: int
+
+
+def run_residuals(folder: Path, *, images: int, steps: int, data: Path | None = None) -> RunResiduals:
+    """Return the residuals of a finished run on its first ``images`` unscaled test images.
+
+    ``data`` is the folder of the test images; ``None`` means the folder that the recipe names.
+    """
+    if min(images, steps) < 1:
+        raise ConfigError(f"images and steps are {images} and {steps}; expected at least 1 each")
+    run = read_run(folder).with_data(data)
+    model = open_model(run)
+    if not isinstance(model.network, AdaptedModel):
+        raise CheckpointError(f"the run in {folder} has no equilibrium to solve; expected a run of a dec row")
+    examples = open_examples(run)
+    read = (examples.read(number) for number in range(min(images, examples.count)))
+    pixels = torch.stack([example.images[example.reference] for example in read])
+    found = residuals_of(model.network, model.normalise(pixels), steps=steps)
+    solver = next(iter(model.network.canonicalizers.values())).solver
+    return RunResiduals(found, solver.tolerance, solver.max_steps)

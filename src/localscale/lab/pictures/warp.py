@@ -1,26 +1,27 @@
-"""An image and a grid over it, before and after a local scaling (paper, Fig. image_loc_scale_2d)."""
+"""An image under a grid, before and after a local scaling (paper, Fig. image_loc_scale_2d)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from localscale.errors import ShapeError
-from localscale.lab.pictures.files import BLUE, new_figure
+from localscale.lab.pictures.files import new_figure
+from localscale.lab.pictures.grids import draw_grid, warp_grid
+from localscale.maps import identity_map
 from localscale.maps.base import Map
 from localscale.warp import scale
 
 __all__ = ["draw_warp"]
 
-LINES, POINTS = 13, 200
+LINES = 13
 
 
 def draw_warp(image: Tensor, m: Map) -> Any:
-    """A matplotlib figure: the image ``(3, H, W)`` in [0,1] and S(I; l), each under the grid that moves along.
+    """Return a figure with the image ``(3, H, W)`` in [0,1] and S(I; l), each under a grid that moves with it.
 
-    What lies at p before lies at l(p) after, so the second grid is the first one's image under l.
+    Convention: content at p moves to l(p), so the second grid is the image of the first under l.
 
     >>> len(draw_warp(torch.rand(3, 32, 32), localscale.random_map()).axes)
     2
@@ -31,16 +32,10 @@ def draw_warp(image: Tensor, m: Map) -> Any:
         )
     height, width = image.shape[1:]
     figure, axes = new_figure(1, 2, width=4.8, height=2.5)
-    even = torch.linspace(0, 1, POINTS, dtype=m.dtype)
-    for axis, picture, moved in zip(axes[0], (image, scale(image[None], m)[0]), (False, True), strict=True):
+    shown = {"I": (image, identity_map(dtype=m.dtype)), "S(I; l)": (scale(image[None], m)[0], m)}
+    for axis, (title, (picture, moved)) in zip(axes[0], shown.items(), strict=True):
         axis.imshow(picture.clamp(0, 1).movedim(0, -1).numpy())
-        for place in torch.linspace(0, 1, LINES, dtype=m.dtype):
-            for points in (
-                torch.stack((even, place.expand(POINTS)), -1),
-                torch.stack((place.expand(POINTS), even), -1),
-            ):
-                x, y = (m(points[None])[0] if moved else points).detach().unbind(-1)
-                axis.plot(x * (width - 1), y * (height - 1), color=BLUE, linewidth=0.6, alpha=0.9)
+        draw_grid(axis, warp_grid(moved, lines=LINES, points=200)[0], (0, width - 1, height - 1, 0))
         axis.set_axis_off()
-        axis.set_title("S(I; l)" if moved else "I", fontsize=8)
+        axis.set_title(title, fontsize=8)
     return figure

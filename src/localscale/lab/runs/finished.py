@@ -1,24 +1,31 @@
-"""Finished runs as a report reads them."""
+"""The reader of finished runs: recipe, result, log, trained model and test data."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from localscale.errors import CheckpointError
+from localscale.lab.backbones.catalogue import normalisation, sketch_of
+from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.runs.checkpoint import read_weights
+from localscale.lab.runs.models import create_model, make_task
+from localscale.lab.runs.run import Log, Run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import ObjectsData
-from localscale.lab.recipes.recipe import Recipe
-from localscale.lab.runs.run import Log, Run
+from localscale.lab.tasks.task import Normalise
 
-__all__ = ["DATA_FLAGS", "TASKS", "Finished", "check_control", "read_finished"]
+__all__ = ["DATA_FLAGS", "TASKS", "FinishedRun", "check_control", "load_run", "read_run"]
 
 TASKS: dict[type[Any], str] = {MNISTData: "mnist", ImageNetData: "imagenet", ObjectsData: "objects"}
-DATA_FLAGS = {"mnist": "root", "imagenet": "test_root", "objects": "test_root"}  # where test images come from
+DATA_FLAGS = {"mnist": "root", "imagenet": "test_root", "objects": "test_root"}  # the field that names the test images
 
 CLASSES = ("accuracy", "invariance_error", "images", "variants")
 MASKS = ("mean_iou", "equivariance_error", "group_deviation", "images", "groups")
@@ -26,13 +33,12 @@ MEASURED = {"mnist": CLASSES, "imagenet": CLASSES, "objects": MASKS}
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A run's folder with its recipe, its result, and a line of its log per epoch (none if the log is gone)."""
+class FinishedRun:
+    """A finished run: its folder, its recipe and its result; log, model and data are read on demand."""
 
     folder: Path
     recipe: Recipe
     result: dict[str, Any]
-    log: list[dict[str, Any]]
 
     @property
     def task(self) -> str:
@@ -40,19 +46,46 @@ class Finished:
         return TASKS[type(self.recipe.data)]
 
     @property
+    def classes(self) -> int:
+        """The number of classes that the model was trained for."""
+        return self.result["classes"]
+
+    @property
     def metrics(self) -> dict[str, Any]:
-        """What was measured."""
+        """The metrics on the test images."""
         return self.result["metrics"]
 
     @property
+    def normalise(self) -> Normalise:
+        """The normalisation that the backbone was pretrained with."""
+        return normalisation(sketch_of(self.recipe.backbone))
+
+    @property
     def key_and_row(self) -> tuple[str, str]:
-        """The backbone's key and the row, from a recipe's name such as ``mnist-deit_tiny-dec``; else empty."""
+        """Backbone key and row, taken from a recipe name such as ``mnist-deit_tiny-dec``; empty for other names."""
         task, _, rest = self.recipe.name.partition("-")
         key, _, row = rest.partition("-")
         return (key, row) if task == self.task else ("", "")
 
-    def with_data(self, folder: Path | None) -> Finished:
-        """The same run with its test images in another folder."""
+    @cached_property
+    def log(self) -> list[dict[str, Any]]:
+        """One entry per epoch; empty if ``log.jsonl`` is missing."""
+        log = Log(Run(self.folder).log)
+        log.cut(sys.maxsize)
+        return log.lines
+
+    def load_model(self, device: str = "cpu") -> nn.Module:
+        """Return the trained model in evaluation mode."""
+        model = self.recipe.build(create_model(self.recipe, self.classes, pretrained="none"))
+        read_weights(Run(self.folder).weights, model)
+        return model.to(device).eval()
+
+    def make_task(self) -> Any:
+        """Return the task, with its data opened."""
+        return make_task(self.recipe)
+
+    def with_data(self, folder: Path | None) -> FinishedRun:
+        """Return the same run with its test images in ``folder``; ``None`` keeps the recipe's folder."""
         if folder is None:
             return self
         data: Any = self.recipe.data
@@ -60,19 +93,19 @@ class Finished:
         return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, data=moved))
 
 
-def read_finished(folder: Path) -> Finished:
-    """Read the run in ``folder``, or say why it is none.
+def read_run(folder: str | Path) -> FinishedRun:
+    """Read the finished run in ``folder``; raise ``CheckpointError`` if there is none.
 
-    >>> read_finished(Path("nowhere"))
+    >>> read_run("nowhere")
     Traceback (most recent call last):
         ...
     localscale.errors.CheckpointError: there is no folder nowhere; name one that localscale train wrote
     """
-    run = Run(folder)
-    if not folder.is_dir():
+    run = Run(Path(folder))
+    if not run.folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}; name one that localscale train wrote")
     if not run.recipe_file.exists():
-        raise CheckpointError(f"{folder} is no run: it has no recipe.json; name a folder that localscale train wrote")
+        raise CheckpointError(f"{folder} is not a run: it has no recipe.json; name one that localscale train wrote")
     recipe, result = run.recipe(), run.result()
     if result is None:
         raise CheckpointError(f"the run in {folder} is not finished; finish it with localscale train … --resume first")
@@ -80,17 +113,25 @@ def read_finished(folder: Path) -> Finished:
     missing = [name for name in ("metrics", "classes", "seconds") if name not in result]
     missing = missing or [f"metrics.{name}" for name in metrics if name not in result["metrics"]]
     if missing:
-        raise CheckpointError(f"{run.result_file} says nothing of {missing[0]}; was it written by another version?")
-    log = Log(run.log)
-    log.cut(sys.maxsize)
-    return Finished(folder, recipe, result, log.lines)
+        raise CheckpointError(
+            f"{run.result_file} has no {missing[0]}; another version of localscale wrote it: train the run again"
+        )
+    return FinishedRun(run.folder, recipe, result)
 
 
-def check_control(run: Finished, control: Finished) -> None:
-    """Refuse a control whose answers cannot be laid beside the run's."""
+def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
+    """Return the trained model of the finished run in ``folder``, in evaluation mode.
+
+    >>> model = load_run("runs/mnist-deit_tiny-dec/seed0")  # doctest: +SKIP
+    """
+    return read_run(folder).load_model(device)
+
+
+def check_control(run: FinishedRun, control: FinishedRun) -> None:
+    """Raise ``CheckpointError`` unless ``control`` has the task, classes and image size of ``run``."""
     for what, ours, theirs in (
         ("task", run.task, control.task),
-        ("number of classes", run.result["classes"], control.result["classes"]),
+        ("number of classes", run.classes, control.classes),
         ("image size", run.recipe.data.image_size, control.recipe.data.image_size),
     ):
         if ours != theirs:

@@ -6,6 +6,6 @@
 >>> result = train(recipe, Path("runs/aug"), progress=True)  # doctest: +SKIP
 """
 
-from localscale.lab.training.runner import evaluate_run, load_run, train
+from localscale.lab.training.runner import evaluate_run, train
 
-__all__ = ["evaluate_run", "load_run", "train"]
+__all__ = ["evaluate_run", "train"]

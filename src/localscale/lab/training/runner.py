@@ -17,14 +17,15 @@ from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
 from localscale.files import write_whole
 from localscale.lab.recipes.recipe import Recipe, to_dict
+from localscale.lab.runs.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
+from localscale.lab.runs.finished import load_run
+from localscale.lab.runs.models import create_model, make_task
 from localscale.lab.runs.run import Log, Run
-from localscale.lab.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
 from localscale.lab.training.evaluation import evaluate
 from localscale.lab.training.loop import Epoch, Loop, Position
-from localscale.lab.training.models import create_model, make_task
 from localscale.machine import machine, versions
 
-__all__ = ["evaluate_run", "load_run", "make_backbone", "train"]
+__all__ = ["evaluate_run", "make_backbone", "train"]
 
 TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # and the extra that brings each
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
@@ -194,22 +195,6 @@ def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
     unwrap = getattr(model, "unwrap", None)
     if unwrap is not None:
         unwrap()
-
-
-def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
-    """The trained model of a finished run, ready to be asked.
-
-    >>> model = load_run("runs/mnist-deit_tiny-dec/seed0")  # doctest: +SKIP
-    """
-    run = Run(Path(folder))
-    recipe = run.recipe()
-    if run.result() is None:
-        raise CheckpointError(f"the run in {folder} is not finished; finish it with --resume first")
-    result = run.result()
-    assert result is not None
-    model = recipe.build(create_model(recipe, result["classes"], pretrained="none"))
-    read_weights(run.weights, model)
-    return model.to(device).eval()
 
 
 def evaluate_run(

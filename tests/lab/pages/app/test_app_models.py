@@ -15,7 +15,7 @@ from localscale.lab.methods import Canon, FineTune
 from localscale.lab.pages.app import models
 from localscale.lab.pages.app.answers import ask, best
 from localscale.lab.pages.app.models import SHIPPED, Models, Pair, open_pair
-from localscale.lab.training import load_run
+from localscale.lab.runs import load_run
 
 IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -95,7 +95,7 @@ def test_names_that_are_no_model(name: str, kind: type[Exception], sentence: str
 
 
 def test_folders_that_are_no_finished_run(folder: Path, tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"is no run: it has no recipe\.json"):
+    with pytest.raises(CheckpointError, match=r"is not a run: it has no recipe\.json"):
         open_pair(str(tmp_path))
     stopped = shutil.copytree(folder / "dec", tmp_path / "stopped")
     (stopped / "result.json").unlink()

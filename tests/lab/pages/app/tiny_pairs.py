@@ -11,8 +11,8 @@ from tiny_recipes import BACKBONE, COMPOSE, tiny
 from localscale.adaptation import AdaptedModel
 from localscale.lab.methods import FineTune
 from localscale.lab.recipes.recipe import to_dict
-from localscale.lab.training.checkpoint import write_weights
-from localscale.lab.training.models import create_model
+from localscale.lab.runs.checkpoint import write_weights
+from localscale.lab.runs.models import create_model
 
 CLASSES = 1000
 METRICS = {"accuracy": 0.875, "invariance_error": {"squared": 0.1}, "images": 10, "variants": 2}

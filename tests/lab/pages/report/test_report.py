@@ -9,21 +9,18 @@ import pytest
 import torch
 from tiny_reports import Page, tiny_imagenet, tiny_objects, tiny_recipes, write_numbers, write_scenes
 
-import localscale as ls
 from localscale.cli import main
 from localscale.errors import CheckpointError, ConfigError, DataError, OutputError
 from localscale.lab.pages.report import render_report, write_report
-from localscale.lab.pages.report.answers import SiteHealth, look, open_model
-from localscale.lab.pages.report.examples import Example, open_examples
 from localscale.lab.pages.report.gallery import examples_section
 from localscale.lab.pages.report.html import Html, element, table
-from localscale.lab.pages.report.pictures import grid_paths
 from localscale.lab.pages.report.plots import draw_histogram, draw_panels
 from localscale.lab.pages.report.solver import solver_section
-from localscale.lab.runs.finished import read_finished
+from localscale.lab.runs import read_run
+from localscale.lab.runs.answers import SiteHealth, measure_changes, open_model
+from localscale.lab.runs.examples import Example, open_examples
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.training import train
-from localscale.warp import unscale
 
 SECTIONS = ["scores", "scales", "training", "warps", "examples", "solver", "settings"]
 
@@ -131,9 +128,9 @@ def test_settings_that_differ_stand_apart(page: str):
 
 
 def test_health_counts_every_image_looked_at(numbers: Path, page: str):
-    run = read_finished(numbers / "dec")
+    run = read_run(numbers / "dec")
     examples = open_examples(run)
-    changes, health = look(open_model(run), map(examples.read, range(6)))
+    changes, health = measure_changes(open_model(run), map(examples.read, range(6)))
     assert len(changes) == 6
     site = health["input"]
     assert len(site.residual) == len(site.converged) == 6 * 3
@@ -143,29 +140,29 @@ def test_health_counts_every_image_looked_at(numbers: Path, page: str):
 
 
 def test_changes_over_all_images_are_the_runs_invariance_error(numbers: Path):
-    run = read_finished(numbers / "dec")
+    run = read_run(numbers / "dec")
     examples = open_examples(run)
-    changes, _ = look(open_model(run), map(examples.read, range(examples.count)))
+    changes, _ = measure_changes(open_model(run), map(examples.read, range(examples.count)))
     expected = run.metrics["invariance_error"]["squared"]
     assert sum(changes) / len(changes) == pytest.approx(expected, rel=1e-3)
 
 
 def test_changes_over_all_scenes_are_the_runs_deviation(scenes: Path):
-    run = read_finished(scenes / "dec")
+    run = read_run(scenes / "dec")
     examples = open_examples(run)
-    changes, _ = look(open_model(run), map(examples.read, range(examples.count)))
+    changes, _ = measure_changes(open_model(run), map(examples.read, range(examples.count)))
     assert sum(changes) / len(changes) == pytest.approx(run.metrics["group_deviation"], rel=1e-3, abs=1e-6)
 
 
 def test_examples_are_ranked_by_change(numbers: Path):
-    run = read_finished(numbers / "dec")
+    run = read_run(numbers / "dec")
     models, examples = {"this run": open_model(run)}, open_examples(run)
     shown = examples_section(models, {"this run": [0.1, 0.7, 0.3, 0.2, float("nan"), 0.9, 0.0]}, examples)
     order = [shown.index(f"<b>test image {k}:") for k in (5, 1, 2, 6, 0, 3)]
     assert order == sorted(order)
     assert "test image 4:" not in shown
     assert shown.index("Changes least") > shown.index("<b>test image 2:")
-    both = models | {"control": open_model(read_finished(numbers / "aug"))}
+    both = models | {"control": open_model(read_run(numbers / "aug"))}
     changes = {"this run": [0.7, 0.6, 0.5, 0.1, 0.2, 0.3, 0.4, 0.45], "control": [0.9] * 6 + [0.1, 0.2]}
     shown = examples_section(both, changes, examples)
     others = shown[shown.index("Changes most (control)") :]
@@ -180,16 +177,6 @@ def test_a_model_without_canonicalizers_moves_nothing(numbers: Path):
     assert "it has no canonicalizer" in text
     assert "No model here solves for an equilibrium" in text
     assert Page(text).sections == SECTIONS
-
-
-def test_a_grid_lies_where_the_canonical_form_looks(rng: torch.Generator):
-    m = ls.random_map(2, 4, strength=2.0, generator=rng)
-    column = torch.linspace(0, 1, 65).expand(65, 65)
-    where = torch.stack((column, column.T))[None].expand(2, -1, -1, -1)  # an image whose pixels are their places
-    canonical = unscale(where, m)[1]
-    grid = grid_paths(m, 1)  # eleven lines of each direction, 33 points on each: every second pixel of a line
-    assert torch.allclose(grid[0], canonical[:, 0, ::2].T, atol=1e-4)
-    assert torch.allclose(grid[1], canonical[:, ::2, 0].T, atol=1e-4)
 
 
 def test_photographs_are_shown_at_their_scales(tmp_path: Path):
@@ -231,11 +218,11 @@ def test_a_page_is_written_whole_by_the_command(numbers: Path, tmp_path: Path, c
 
 
 def test_folders_that_are_no_finished_run(numbers: Path, tmp_path: Path):
-    with pytest.raises(CheckpointError, match=r"is no run: it has no recipe\.json; name a folder that"):
+    with pytest.raises(CheckpointError, match=r"is not a run: it has no recipe\.json; name one that"):
         render_report(tmp_path)
     run = copied(numbers / "dec", tmp_path / "run")
     (run / "result.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"result\.json says nothing of metrics"):
+    with pytest.raises(CheckpointError, match=r"result\.json has no metrics"):
         render_report(run)
     (run / "result.json").unlink()
     with pytest.raises(CheckpointError, match=r"is not finished; finish it with localscale train … --resume"):
@@ -319,8 +306,8 @@ def test_plots_bear_numbers_that_are_not_finite():
 
 
 def test_answers_are_compared_with_the_unscaled_image(numbers: Path):
-    model = open_model(read_finished(numbers / "dec"))
-    images = open_examples(read_finished(numbers / "dec")).read(0).images
+    model = open_model(read_run(numbers / "dec"))
+    images = open_examples(read_run(numbers / "dec")).read(0).images
     example = Example("x", torch.cat((images[1:2], images[:1], images[1:2])), ["", "", ""], reference=1, label=0)
     expected = model.ask(Example("x", images[:2], ["", ""], label=0)).change
     assert model.ask(example).change == pytest.approx(expected, rel=1e-3)

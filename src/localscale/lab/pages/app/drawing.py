@@ -12,6 +12,7 @@ from torch import Tensor
 from localscale.lab.data.boxes import Box
 from localscale.lab.data.images import encode_image
 from localscale.lab.pages.report.html import Html, element, join
+from localscale.lab.pictures.grids import svg_paths, warp_grid
 from localscale.maps.base import Map
 
 __all__ = ["frame", "grid", "handles", "outline", "panel", "source_of", "strip"]
@@ -44,18 +45,12 @@ def panel(title: object, content: Html, note: object = "") -> Html:
 
 
 def grid(m: Map, lines: int) -> Html:
-    """Where an even grid's lines go under the first map of ``m``.
+    """Return the image of an even grid under the first map of ``m``.
 
     >>> grid(localscale.identity_map(), lines=3).count("M0.0")
     4
     """
-    even = torch.linspace(0, 1, POINTS, dtype=m.dtype)
-    points = []
-    for place in torch.linspace(0, 1, lines, dtype=m.dtype):
-        along = place.expand(POINTS)
-        points += [torch.stack((even, along), -1), torch.stack((along, even), -1)]
-    moved = m(torch.cat(points).expand(m.batch, -1, -1))[0].detach().reshape(len(points), POINTS, 2)
-    paths = ["M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in line) for line in (1000 * moved).tolist()]
+    paths = svg_paths(warp_grid(m, lines=lines, points=POINTS)[0], 1000)
     return _over(*(element("path", d=path) for path in paths), kind="ls-grid")
 
 

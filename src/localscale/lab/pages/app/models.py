@@ -21,11 +21,10 @@ from localscale.adaptation import AdaptedModel, adapt
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError
 from localscale.lab.backbones.catalogue import create_backbone, normalisation, sketch_of
 from localscale.lab.data.imagenet import LocallyScaledImageNet
-from localscale.lab.runs.finished import Finished, check_control, read_finished
+from localscale.lab.runs.finished import FinishedRun, check_control, read_run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.task import Normalise
-from localscale.lab.training import load_run
 
 __all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
 
@@ -117,16 +116,16 @@ class Models:
 
 
 def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
-    run = read_finished(folder)
+    run = read_run(folder)
     data = run.recipe.data
     if data.dense:
         raise CheckpointError(f"the run in {folder} segments; this page shows models that classify")
-    model = load_run(folder)
+    model = run.load_model()
     base, label, notes = None, "base", [_trained(run)]
     if control is not None:
-        other = read_finished(control)
+        other = read_run(control)
         check_control(run, other)
-        base, label = load_run(control), "control"
+        base, label = other.load_model(), "control"
         notes.append(f"Left, a control without DEC: {_scores(other)}.")
     elif isinstance(model, AdaptedModel):
         notes.append("Left: the same weights with the canonicalizers off.")
@@ -141,7 +140,7 @@ def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
         dec=model,
         size=data.image_size,
         crop=data.crop if isinstance(data, ImageNetData) else 1.0,
-        normalise=normalisation(sketch_of(run.recipe.backbone)),
+        normalise=run.normalise,
         name_of=_names_of_run(run),
         reads_digits=isinstance(data, MNISTData),
     )
@@ -171,18 +170,18 @@ def _open_timm(name: str, pretrained: str) -> Pair:
     )
 
 
-def _trained(run: Finished) -> str:
+def _trained(run: FinishedRun) -> str:
     task = {"mnist": "locally scaled MNIST (000 to 999, white on black)", "imagenet": "locally scaled ImageNet"}
     return f"{run.recipe.backbone} on {task[run.task]}: {_scores(run)}."
 
 
-def _scores(run: Finished) -> str:
+def _scores(run: FinishedRun) -> str:
     metrics = run.metrics
     return f"{100 * metrics['accuracy']:.1f} % right, InvE {100 * metrics['invariance_error']['squared']:.1f}e-2"
 
 
-def _names_of_run(run: Finished) -> Callable[[int], str]:
-    data, classes = run.recipe.data, run.result["classes"]
+def _names_of_run(run: FinishedRun) -> Callable[[int], str]:
+    data, classes = run.recipe.data, run.classes
     if isinstance(data, MNISTData):
         return lambda label: f"{label:03d}"
     if isinstance(data, ImageNetData) and data.test_root is not None:

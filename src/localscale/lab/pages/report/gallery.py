@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from localscale.canonicalizer import INPUT
-from localscale.lab.pages.report.answers import Answer, Model
-from localscale.lab.pages.report.examples import Example, Examples
 from localscale.lab.pages.report.html import Html, element, section
-from localscale.lab.pages.report.pictures import grid_paths, picture
+from localscale.lab.pages.report.pictures import picture
+from localscale.lab.pictures.grids import warp_grid
 from localscale.lab.pictures.masks import coloured
+from localscale.lab.runs.answers import Answer, TrainedModel
+from localscale.lab.runs.examples import Example, Examples
 from localscale.maps.base import Map
 from localscale.warp import unscale
 
@@ -22,7 +23,7 @@ SHOWN = 3  # examples of each kind
 WARPS = 4
 
 
-def examples_section(models: dict[str, Model], changes: dict[str, list[float]], examples: Examples) -> Html:
+def examples_section(models: dict[str, TrainedModel], changes: dict[str, list[float]], examples: Examples) -> Html:
     """The examples whose answers change most and least, by each run's own measure, every model's answers below."""
     measured = {
         label: [k for k, change in enumerate(found) if not math.isnan(change)] for label, found in changes.items()
@@ -69,7 +70,7 @@ def _mean(values: Sequence[float], kept: Sequence[int]) -> float:
     return sum(values[k] for k in kept) / len(kept)
 
 
-def _card(example: Example, models: dict[str, Model], examples: Examples) -> Html:
+def _card(example: Example, models: dict[str, TrainedModel], examples: Examples) -> Html:
     answers = {label: model.ask(example) for label, model in models.items()}
     told = ", ".join(f"{label} {answer.change:.3g}" for label, answer in answers.items())
     cells = []
@@ -103,7 +104,7 @@ def _masks_at(k: int, example: Example, masks: Tensor, answers: dict[str, Answer
     return lines
 
 
-def warps_section(model: Model, examples: Examples, label: str) -> Html:
+def warps_section(model: TrainedModel, examples: Examples, label: str) -> Html:
     """Some images, the grid that each site's map makes of an even one, and the image's canonical form."""
     cards: list[Html] = []
     maps: dict[str, Map] = {}
@@ -117,7 +118,7 @@ def warps_section(model: Model, examples: Examples, label: str) -> Html:
         cells = [_cell(picture(image[0], example.name), "image")]
         entering = image  # what a site sees has been moved by the input's map, if there is one
         for site, m in maps.items():
-            grid = grid_paths(m, 0)
+            grid = warp_grid(m, points=33)[0]
             moved = f"{100 * float(m.mean_displacement()):.2f} % of the side"
             cells.append(_cell(picture(entering[0], f"warp at {site}", grid=grid), f"{site}: moved {moved}"))
             if site == INPUT:

@@ -11,15 +11,15 @@ from localscale.adaptation import AdaptedModel
 from localscale.errors import CheckpointError, ConfigError, DataError, MissingExtraError
 from localscale.extras import require
 from localscale.files import write_whole
-from localscale.lab.pages.report.answers import look, open_model
-from localscale.lab.pages.report.examples import Example, Examples, open_examples
 from localscale.lab.pages.report.gallery import examples_section, warps_section
 from localscale.lab.pages.report.html import Html, element, join, section
 from localscale.lab.pages.report.scores import per_scale_section, scores_section
 from localscale.lab.pages.report.settings import curves_section, settings_section
 from localscale.lab.pages.report.solver import solver_section
 from localscale.lab.pages.report.style import STYLE
-from localscale.lab.runs.finished import DATA_FLAGS, Finished, check_control, read_finished
+from localscale.lab.runs.answers import measure_changes, open_model
+from localscale.lab.runs.examples import Example, Examples, open_examples
+from localscale.lab.runs.finished import DATA_FLAGS, FinishedRun, check_control, read_run
 
 __all__ = ["render_report", "write_report"]
 
@@ -73,9 +73,9 @@ def render_report(
     if images < 1:
         raise ConfigError(f"images is {images}; expected at least 1, the test images to look at")
     require("matplotlib", "figures")
-    runs = {RUN: read_finished(run)}
+    runs = {RUN: read_run(run)}
     if control is not None:
-        runs[CONTROL] = read_finished(control)
+        runs[CONTROL] = read_run(control)
         check_control(runs[RUN], runs[CONTROL])
     sections = [
         scores_section(runs),
@@ -87,7 +87,7 @@ def render_report(
     return _page(runs[RUN], sections)
 
 
-def _seen(runs: dict[str, Finished], count: int, data: Path | None, *, progress: bool) -> list[Html]:
+def _seen(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
     """The sections for which models look at images; where that cannot be done, they say why."""
     try:
         return _look_at(runs, count, data, progress=progress)
@@ -102,16 +102,16 @@ def _seen(runs: dict[str, Finished], count: int, data: Path | None, *, progress:
         )
 
 
-def _look_at(runs: dict[str, Finished], count: int, data: Path | None, *, progress: bool) -> list[Html]:
+def _look_at(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
     examples = open_examples(runs[RUN].with_data(data))
     models = {label: open_model(run) for label, run in runs.items()}
     changes, healths, tolerances = {}, {}, {}
     for label, model in models.items():
-        changes[label], healths[label] = look(
+        changes[label], healths[label] = measure_changes(
             model, _first(examples, min(count, examples.count), label, progress=progress)
         )
         if isinstance(model.network, AdaptedModel):
-            tolerances[label] = model.network.config.tolerance
+            tolerances[label] = next(iter(model.network.canonicalizers.values())).solver.tolerance
     shown = [
         warps_section(models[RUN], examples, RUN),
         examples_section(models, changes, examples),
@@ -130,7 +130,7 @@ def _left_out(why: str) -> list[Html]:
     return [section(anchor, title, element("p", "Left out. ", why, class_="note")) for anchor, title in titles.items()]
 
 
-def _page(run: Finished, sections: list[Html]) -> str:
+def _page(run: FinishedRun, sections: list[Html]) -> str:
     name = run.recipe.name or run.folder.name
     links = [element("a", title, href=f"#{anchor}") for anchor, title in LINKS.items()]
     head = element(

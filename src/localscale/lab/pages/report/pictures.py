@@ -10,16 +10,15 @@ from torch import Tensor
 
 from localscale.lab.data.images import encode_image
 from localscale.lab.pages.report.html import Html, element
-from localscale.maps.base import Map
+from localscale.lab.pictures.grids import svg_paths
 
-__all__ = ["grid_paths", "picture"]
+__all__ = ["picture"]
 
-SIDE, LINES, POINTS = 144, 11, 33  # pixels a picture is stored with; lines of a grid and points on each
-QUALITY = 80
+SIDE, QUALITY = 144, 80  # pixels and JPEG quality of a stored picture
 
 
 def picture(image: Tensor, description: str, *, grid: Tensor | None = None) -> Html:
-    """An image ``(1 or 3, H, W)`` in [0,1], small, with the lines of ``grid`` (see ``grid_paths``) over it.
+    """An image ``(1 or 3, H, W)`` in [0,1], small, with the lines of ``grid`` ``(L, P, 2)`` over it.
 
     >>> picture(torch.zeros(1, 4, 4), "a digit").count("data:image/")
     1
@@ -35,25 +34,6 @@ def picture(image: Tensor, description: str, *, grid: Tensor | None = None) -> H
     shown = element("img", src=source, alt=description)
     if grid is None:
         return element("div", shown, class_="picture")
-    lines = [element("path", d=path) for path in _paths(grid)]
+    lines = [element("path", d=path) for path in svg_paths(grid, 100)]
     drawn = element("svg", *lines, viewBox="0 0 100 100", preserveAspectRatio="none", aria_hidden="true")
     return element("div", shown, drawn, class_="picture")
-
-
-def grid_paths(m: Map, index: int) -> Tensor:
-    """Where an even grid's lines go under map ``index`` of a batch, ``(lines, points, 2)`` in [0,1].
-
-    Convention: a canonical form shows at p what the image has at l(p), so l of the canonical form's even grid, drawn
-    over the image, is what becomes even.
-    """
-    even = torch.linspace(0, 1, POINTS, dtype=m.dtype, device=m.device)
-    lines = []
-    for place in torch.linspace(0, 1, LINES, dtype=m.dtype, device=m.device):
-        along = place.expand(POINTS)
-        lines += [torch.stack((even, along), -1), torch.stack((along, even), -1)]
-    points = torch.stack(lines).flatten(0, 1).expand(m.batch, -1, -1)
-    return m(points)[index].reshape(len(lines), POINTS, 2).detach()
-
-
-def _paths(grid: Tensor) -> list[str]:
-    return ["M" + " ".join(f"{x:.1f},{y:.1f}" for x, y in line) for line in (100 * grid).tolist()]

@@ -10,11 +10,11 @@ from typing import Any
 
 from localscale.lab.pages.report.html import Html, element
 from localscale.lab.pictures.files import new_figure
+from localscale.lab.pictures.palette import SERIES
 
-__all__ = ["COLOURS", "Series", "draw_histogram", "draw_panels", "draw_scales"]
+__all__ = ["Series", "draw_histogram", "draw_panels", "draw_scales"]
 
 INK = "#010203"  # stands for the page's text colour
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito's, told apart by all eyes
 SPAN = 5  # values that differ by less than this factor are shown on an even axis
 STYLES = ("-", "--", ":", "-.")
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # a label to x and y
@@ -39,7 +39,7 @@ def _panel(name: str, series: Series, logarithmic: bool) -> Html:
     for k, (label, (x, y)) in enumerate(series.items()):
         marker = "o" if len(x) < 12 else None
         style = STYLES[k % len(STYLES)]
-        axis.plot(x, y, color=COLOURS[k % len(COLOURS)], linestyle=style, marker=marker, markersize=3, label=label)
+        axis.plot(x, y, color=SERIES[k % len(SERIES)], linestyle=style, marker=marker, markersize=3, label=label)
     if logarithmic and finite and 0 < min(finite) < max(finite) / SPAN:
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -55,7 +55,7 @@ def draw_scales(scales: Sequence[str], accuracies: Mapping[str, Sequence[float]]
     """Accuracy in percent at every scale, a line each; ``label`` says what a scale is."""
     figure, axis = _new_axis(width=4.6)
     for k, (name, values) in enumerate(accuracies.items()):
-        colour = COLOURS[k % len(COLOURS)]
+        colour = SERIES[k % len(SERIES)]
         axis.plot(range(len(scales)), values, color=colour, linestyle=STYLES[k % len(STYLES)], marker="o", label=name)
     axis.set_xticks(range(len(scales)), scales)
     axis.set_xlabel(label)
@@ -75,7 +75,7 @@ def draw_histogram(values: Mapping[str, Sequence[float]], title: str, *, mark: f
     everything = [math.log10(mark), *(value for found in logs.values() for value in found)]
     span = (min(everything) - 0.25, max(everything) + 0.25)
     for k, (name, found) in enumerate(logs.items()):
-        colour, style = COLOURS[k % len(COLOURS)], STYLES[k % len(STYLES)]
+        colour, style = SERIES[k % len(SERIES)], STYLES[k % len(STYLES)]
         axis.hist(found, bins=24, range=span, histtype="step", color=colour, linestyle=style, linewidth=1.5, label=name)
     axis.axvline(math.log10(mark), color=INK, linewidth=0.8, linestyle=":", label=f"tolerance {mark:g}")
     axis.set_xlabel("residual, power of ten")

@@ -6,11 +6,11 @@ from localscale.lab.pages.report.html import Html, element, join, section, table
 from localscale.lab.pages.report.plots import draw_scales
 from localscale.lab.pages.results.paper import CLASSIFICATION, PER_SCALE, SEGMENTATION, family_of_backbone
 from localscale.lab.pages.results.runs import PAPER_ROW
-from localscale.lab.runs.finished import Finished
+from localscale.lab.runs.finished import FinishedRun
 
 __all__ = ["per_scale_section", "scores_section"]
 
-Named = dict[str, Finished]  # "this run" and perhaps "control"
+Named = dict[str, FinishedRun]  # "this run" and perhaps "control"
 
 
 def scores_section(runs: Named) -> Html:
@@ -30,20 +30,20 @@ CLASSES = ("", "accuracy, %", "InvE, 10⁻²", "l2, 10⁻²", "relative, 10⁻²
 MASKS = ("", "mIoU, %", "EquE", "l2", "relative", "IoU deviation, %", "test images", "scenes")
 
 
-def _classes(run: Finished) -> list[str]:
+def _classes(run: FinishedRun) -> list[str]:
     found = run.metrics
     errors = [f"{100 * found['invariance_error'][kind]:.2f}" for kind in ("squared", "l2", "relative")]
     return [f"{100 * found['accuracy']:.2f}", *errors, f"{found['images']:,}", f"{found['variants']}"]
 
 
-def _masks(run: Finished) -> list[str]:
+def _masks(run: FinishedRun) -> list[str]:
     found = run.metrics
     errors = [f"{found['equivariance_error'][kind]:.4f}" for kind in ("squared", "l2", "relative")]
     deviation = "–" if found["group_deviation"] is None else f"{100 * found['group_deviation']:.2f}"
     return [f"{100 * found['mean_iou']:.2f}", *errors, deviation, f"{found['images']:,}", f"{found['groups']:,}"]
 
 
-def _paper(run: Finished) -> tuple[str, str, str] | None:
+def _paper(run: FinishedRun) -> tuple[str, str, str] | None:
     key, row = run.key_and_row
     family, printed = family_of_backbone(key), PAPER_ROW.get(row, row)
     table_of_task = SEGMENTATION if run.task == "objects" else CLASSIFICATION[run.task]

@@ -8,11 +8,11 @@ from typing import Any
 from localscale.lab.pages.report.html import Html, element, section, table
 from localscale.lab.pages.report.plots import Series, draw_panels
 from localscale.lab.recipes.recipe import to_dict
-from localscale.lab.runs.finished import Finished
+from localscale.lab.runs.finished import FinishedRun
 
 __all__ = ["curves_section", "settings_section"]
 
-Named = dict[str, Finished]
+Named = dict[str, FinishedRun]
 PANELS = {"loss": "loss", "learning_rate": "learning rate", "gradient": "gradient norm"}
 PARTS = ("task", "supervision", "prior", "invariance", "equivariance")  # of the loss, where a method has them
 SITE_PANELS = {"residual": "residual", "steps": "solver steps", "displacement": "moved, % of the side"}
@@ -34,7 +34,7 @@ def settings_section(runs: Named) -> Html:
 
 
 def _about(runs: Named) -> list[list[str]]:
-    def versions(run: Finished) -> str:
+    def versions(run: FinishedRun) -> str:
         return ", ".join(f"{name} {version}" for name, version in run.result.get("versions", {}).items())
 
     lines = {
@@ -87,7 +87,7 @@ def curves_section(runs: Named) -> Html:
     return section("training", "Training", *parts)
 
 
-def _curve(run: Finished, name: str, factor: float = 1) -> tuple[list[float], list[float]]:
+def _curve(run: FinishedRun, name: str, factor: float = 1) -> tuple[list[float], list[float]]:
     epochs = [float(line["epoch"]) for line in run.log]
     values = [line.get(name) for line in run.log]
     return epochs, [math.nan if value is None else factor * float(value) for value in values]

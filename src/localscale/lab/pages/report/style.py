@@ -1,10 +1,14 @@
 """How the page looks: light and dark, on a desk and on a phone; nothing is fetched."""
 
+from localscale.lab.pictures.palette import SKY, VERMILION
+
 __all__ = ["STYLE"]
 
-STYLE = """
+STYLE = (
+    f":root {{ --grid: {SKY}; --wrong: {VERMILION}; }}"
+    + """
 :root { color-scheme: light dark; --ink: #1c1c1c; --faint: #5c5c5c; --page: #ffffff; --card: #f4f5f7;
-  --line: #d5d8dd; --link: #0059a0; --right: #00664a; --wrong: #b34700; --mark: #fff0c2; }
+  --line: #d5d8dd; --link: #0059a0; --right: #00664a; --mark: #fff0c2; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --faint: #a8a8a8; --page: #16181c; --card: #202329;
   --line: #3b4049; --link: #7cc0f5; --right: #4fd1a5; --wrong: #ff9d5c; --mark: #574a17; } }
 * { box-sizing: border-box; }
@@ -31,8 +35,9 @@ svg text { font-family: system-ui, sans-serif; }
 .strip { display: flex; gap: .6rem; padding: .4rem .2rem; } .cell { flex: 0 0 9rem; }
 .picture { position: relative; line-height: 0; margin-top: .25rem; } .picture img { width: 100%; display: block;
   border-radius: .2rem; } .picture svg { position: absolute; inset: 0; width: 100%; height: 100%; fill: none;
-  stroke: #56B4E9; stroke-width: 1.2px; } .picture path { vector-effect: non-scaling-stroke; }
+  stroke: var(--grid); stroke-width: 1.2px; } .picture path { vector-effect: non-scaling-stroke; }
 .reference .picture img { outline: 2px solid var(--link); outline-offset: 1px; }
 .right { color: var(--right); font-weight: 700; } .wrong { color: var(--wrong); font-weight: 700; }
 details { margin: 1rem 0; } summary { cursor: pointer; color: var(--link); }
 """.strip()
+)

@@ -1,4 +1,4 @@
-"""Test images with what local scaling makes of each: the sizes of a number, an object's scales, a scene's distances."""
+"""Test images of finished runs, each at several local scales."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torchvision.transforms.v2 import functional as T
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.objects import LocallyScaledObjects
-from localscale.lab.runs.finished import DATA_FLAGS, Finished
+from localscale.lab.runs.finished import DATA_FLAGS, FinishedRun
 from localscale.lab.tasks.imagenet import ImageNetData, central_crop
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import IGNORED, ObjectsData, check_masks
-from localscale.lab.training.models import make_task
 
 __all__ = ["Example", "Examples", "open_examples"]
 
-SIZES = 5  # images of each example, the unscaled one among them
+SIZES = 5  # images of one example, including the unscaled image
 
 
 @dataclass(frozen=True)
 class Example:
     """One test image at several scales.
 
-    ``images`` are ``(S, 1 or 3, H, W)`` in [0,1], a line about each in ``captions``; answers are compared with the
-    answer on image ``reference``. ``label`` is the image's class, or ``masks`` ``(S, H, W)`` are the pixels' classes.
+    ``images`` are ``(S, 1 or 3, H, W)`` in [0,1], with one caption each. ``reference`` is the index of the unscaled
+    image, with which the answers on the others are compared. Classification has a ``label``, segmentation has
+    ``masks`` ``(S, H, W)`` of class numbers.
     """
 
     name: str
@@ -41,53 +41,58 @@ class Example:
 
 
 class Examples(ABC):
-    """Test images that are read when they are asked for."""
+    """The test images of a run; each is read when it is needed."""
 
     count: int
     classes: int
-    note = ""  # what a reader should know about them
+    note = ""  # a sentence for readers if these are not the images that the run was measured on
 
     @abstractmethod
     def read(self, number: int) -> Example:
-        """Example ``number``, 0 … count − 1."""
+        """Return example ``number``, 0 … count − 1."""
 
     def name_of(self, label: int) -> str:
-        """What a class is called."""
+        """Return the name of a class."""
         return str(label)
 
 
-def open_examples(run: Finished) -> Examples:
-    """The images that ``run`` was tested on; ``DataError`` or ``ConfigError`` where they are gone."""
+def open_examples(run: FinishedRun, *, sizes: int | None = SIZES) -> Examples:
+    """Open the test images of ``run``; raise ``DataError`` or ``ConfigError`` if they are missing.
+
+    Args:
+        run: a finished run.
+        sizes: the largest number of images in one example; ``None`` means all of them.
+    """
     data: Any = run.recipe.data
     field = DATA_FLAGS[run.task]
     if getattr(data, field) is None and run.task != "mnist":
         raise ConfigError(f"the recipe names no data.{field}")
-    found = KINDS[run.task](run)
-    if found.classes != run.result["classes"]:
-        raise DataError(f"these images have {found.classes} classes and the run {run.result['classes']}")
+    found = KINDS[run.task](run, sizes)
+    if found.classes != run.classes:
+        raise DataError(f"these images have {found.classes} classes and the run {run.classes}")
     if found.count < 1:
-        raise DataError(f"{getattr(data, field)} has no image that could be shown")
+        raise DataError(f"{getattr(data, field)} has no image at two scales")
     return found
 
 
 class _Numbers(Examples):
-    def __init__(self, run: Finished) -> None:
+    def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         assert isinstance(run.recipe.data, MNISTData)
-        task = make_task(run.recipe)
+        task = run.make_task()
         self.count, self.classes = run.recipe.data.test_count, task.classes
-        self.sizes = 1 + min(run.recipe.data.variants, SIZES - 1)
+        self.variants = range(1 + run.recipe.data.variants)[:sizes]
         self.draw = task.test.renderer("cpu")
-        if repr(task.test) not in run.result.get("data", ""):
-            measured = run.result.get("data", "unknown data")
+        measured = run.result.get("data", "unknown data")
+        if repr(task.test) not in measured:
             self.note = f"The images shown are of {task.test!r}; the run was measured on {measured}."
 
     def read(self, number: int) -> Example:
         index = torch.tensor([number])
-        scenes = [self.draw.scenes(index, variant) for variant in range(self.sizes)]
+        scenes = [self.draw.scenes(index, variant) for variant in self.variants]
         label = int(scenes[0].labels)
         return Example(
             f"test image {number}: {label:03d}",
-            torch.cat([self.draw(index, variant)[0] for variant in range(self.sizes)]),
+            torch.cat([self.draw(index, variant)[0] for variant in self.variants]),
             [" ".join(f"×{factor:.1f}" for factor in scene.factors[0].tolist()) for scene in scenes],
             label=label,
         )
@@ -97,11 +102,11 @@ class _Numbers(Examples):
 
 
 class _Photographs(Examples):
-    def __init__(self, run: Finished) -> None:
+    def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         data = run.recipe.data
         assert isinstance(data, ImageNetData)
         assert data.test_root is not None
-        self.dataset = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
+        self.sizes, self.dataset = sizes, LocallyScaledImageNet(data.test_root, transform=central_crop(data))
         self.groups = [group for group, positions in self.dataset.groups.items() if len(positions) > 1]
         self.count, self.classes = len(self.groups), len(self.dataset.classes)
 
@@ -109,8 +114,8 @@ class _Photographs(Examples):
         group = self.dataset.read_group(self.groups[number])
         last = len(group.scales) - 1
         original = min(range(last + 1), key=lambda k: abs(group.scales[k] - 1))
-        # The ends, the original, and what lies between.
-        kept = sorted({original, *(round(last * k / (SIZES - 1)) for k in range(SIZES))})
+        steps = (self.sizes or last + 1) - 1
+        kept = sorted({original, *(round(last * k / steps) for k in range(steps + 1))})  # even steps and the original
         return Example(
             f"test image {number}: {self.name_of(int(group.label))}",
             group.images[kept].float() / 255,
@@ -124,17 +129,17 @@ class _Photographs(Examples):
 
 
 class _Scenes(Examples):
-    def __init__(self, run: Finished) -> None:
+    def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         data = run.recipe.data
         assert isinstance(data, ObjectsData)
         assert data.test_root is not None
-        self.data, self.dataset = data, LocallyScaledObjects(data.test_root)
+        self.sizes, self.data, self.dataset = sizes, data, LocallyScaledObjects(data.test_root)
         self.groups = list(self.dataset.groups.values())
         self.count, self.classes = len(self.groups), len(self.dataset.classes)
 
     def read(self, number: int) -> Example:
         images, masks, captions = [], [], []
-        for position in self.groups[number][:SIZES]:
+        for position in self.groups[number][: self.sizes]:
             item = self.dataset[position]
             pixels, classes = T.pil_to_tensor(item.image.convert("RGB")), item.classes.as_subclass(Tensor).clone()
             key = self.dataset.stored.records[position]["key"]

@@ -1,4 +1,4 @@
-"""Trained models, asked about examples: what they say, how much it changes, and what their canonicalizers do."""
+"""Answers of trained models on examples: labels, how much they change with scale, and solver statistics."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT, SiteReport
-from localscale.lab.backbones.catalogue import normalisation, sketch_of
 from localscale.lab.methods import DiscreteCanonicalizer
-from localscale.lab.pages.report.examples import Example
-from localscale.lab.runs.finished import Finished
+from localscale.lab.runs.examples import Example
+from localscale.lab.runs.finished import FinishedRun
 from localscale.lab.tasks.objects import IGNORED
 from localscale.lab.tasks.task import Normalise
-from localscale.lab.training import load_run
 from localscale.maps.base import Map
 from localscale.metrics import image_iou, invariance_error
 
-__all__ = ["Answer", "Health", "Model", "SiteHealth", "look", "open_model"]
+__all__ = ["Answer", "Health", "SiteHealth", "TrainedModel", "measure_changes", "open_model"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says of each image of an example, and how much that changes from image to image.
+    """The answer of a model on each image of an example, and how much it changes between them.
 
-    ``change`` is the example's share of InvE (squared), or for masks the standard deviation of IoU; NaN if neither can
-    be told. For classes, ``labels`` and how sure the model is; for masks, ``labels`` ``(S, H, W)`` and their IoU.
+    ``change`` is the example's share of InvE (squared), or for masks the standard deviation of IoU; NaN for an example
+    of one image. Classification: ``labels`` ``(S,)`` and their probabilities. Segmentation: ``labels`` ``(S, H, W)``
+    and their IoU.
     """
 
     change: float
@@ -39,7 +38,7 @@ class Answer:
 
 @dataclass
 class SiteHealth:
-    """One number per image that was looked at, for one site."""
+    """Solver statistics of one site: one number per image."""
 
     residual: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
@@ -48,7 +47,7 @@ class SiteHealth:
     least_determinant: list[float] = field(default_factory=list)
 
     def add(self, report: SiteReport) -> None:
-        """The images of one pass."""
+        """Add the images of one forward pass."""
         for into, values in (
             (self.residual, report.residual),
             (self.steps, report.steps),
@@ -63,8 +62,8 @@ Health = dict[str, SiteHealth]  # by site
 
 
 @dataclass(frozen=True)
-class Model:
-    """A run's model in float32 on the CPU, with the normalisation it was trained with."""
+class TrainedModel:
+    """The model of a finished run in float32 on the CPU, with the normalisation it was trained with."""
 
     network: nn.Module
     normalise: Normalise
@@ -72,7 +71,7 @@ class Model:
 
     @torch.no_grad()
     def ask(self, example: Example, health: Health | None = None) -> Answer:
-        """Its answer on every image of ``example``; what its solvers did is added to ``health``."""
+        """Return the answer on every image of ``example``; add solver statistics to ``health``."""
         images = self.normalise(example.images)
         if isinstance(self.network, AdaptedModel):
             logits, report = self.network(images, return_report=True)
@@ -98,8 +97,14 @@ class Model:
         return Answer(change, labels, scores.tolist())
 
     @torch.no_grad()
+    def probabilities(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Return the probability of each image's label, ``(B,)``, for images ``(B, 1 or 3, H, W)`` in [0,1]."""
+        answers = self.network(self.normalise(images)).float().softmax(1)
+        return answers.gather(1, labels[:, None])[:, 0]
+
+    @torch.no_grad()
     def maps(self, images: Tensor) -> dict[str, Map]:
-        """The map found at each site for ``images`` ``(B, 1 or 3, H, W)`` in [0,1]; none without canonicalizers."""
+        """Return the map of each site for images ``(B, 1 or 3, H, W)`` in [0,1]; empty without canonicalizers."""
         pixels = self.normalise(images)
         if isinstance(self.network, AdaptedModel):
             report: dict[str, Any] = self.network(pixels, return_report=True)[1]
@@ -109,12 +114,12 @@ class Model:
         return {}
 
 
-def open_model(run: Finished) -> Model:
-    """The trained model of ``run``; ``CheckpointError`` where its weights are gone."""
-    return Model(load_run(run.folder), normalisation(sketch_of(run.recipe.backbone)), run.result["classes"])
+def open_model(run: FinishedRun) -> TrainedModel:
+    """Load the model of ``run``; raise ``CheckpointError`` if its weights are missing."""
+    return TrainedModel(run.load_model(), run.normalise, run.classes)
 
 
-def look(model: Model, examples: Iterable[Example]) -> tuple[list[float], Health]:
-    """How much ``model``'s answer changes in each example, and what its solvers did on all their images."""
+def measure_changes(model: TrainedModel, examples: Iterable[Example]) -> tuple[list[float], Health]:
+    """Return the change of the answer in each example, and solver statistics over all their images."""
     health: Health = {}
     return [model.ask(example, health).change for example in examples], health

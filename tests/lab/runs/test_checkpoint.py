@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from localscale.errors import CheckpointError, OutputError
 from localscale.lab.recipes.optimization import Optimization
-from localscale.lab.training.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
+from localscale.lab.runs.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
 
 STATE = {"position": {"step": 7, "skipped": 1, "schedule": {"best": math.inf, "waited": 0}}}
 
