@@ -82,7 +82,7 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
     if look_at.batch not in (1, x.shape[0]):
         raise MapError(f"{look_at.batch} maps came for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
     native = mode == "bilinear" and sampler == "native"
-    if native and layout != "NHW" and kernels.usable(x) and x.numel() < LARGE * x.shape[0]:
+    if native and layout != "NHW" and kernels.available(x) and x.numel() < LARGE * x.shape[0]:
         from localscale.kernels.warp import fused_unscale
 
         return fused_unscale(x, look_at.displacement_lattices(height, width), layout)

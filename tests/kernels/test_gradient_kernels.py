@@ -10,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 import localscale as ls
 from localscale import kernels
-from localscale.canonicalizer import fast
+from localscale.canonicalizer import kernel_solver
 from localscale.kernels import warp
-from localscale.kernels.warp import fused_unscale, unscale_apart
+from localscale.kernels.warp import fused_unscale, unscale_with_separate_gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore:some fixed points")
 ASKED = torch.randn(2, 2, 4, 5, generator=torch.Generator().manual_seed(1)).to(DEVICE)
@@ -24,7 +24,7 @@ def full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_kernels(monkeypatch: pytest.MonkeyPatch, on: bool = True) -> None:
-    monkeypatch.setattr(kernels, "usable", lambda *_: on)
+    monkeypatch.setattr(kernels, "available", lambda *_: on)
 
 
 def slopes(canonicalizer: ls.Canonicalizer, features: Tensor, upstream: Tensor = ASKED) -> list[Tensor]:
@@ -54,13 +54,13 @@ def test_gradients_are_the_twins(update, gradient, in_channels, fixed, monkeypat
     spread = 1.0 if update == "direct" else 0.3
     canonicalizer = canonicalizer_for(in_channels, update, fixed, (16, 16), spread, gradient=gradient)
     solved: list[bool] = []
-    solve_with_kernels = fast.solve_with_kernels
+    solve_with_kernels = kernel_solver.solve_with_kernels
 
     def count(*arguments, **settings):
         solved.append(True)
         return solve_with_kernels(*arguments, **settings)
 
-    monkeypatch.setattr(fast, "solve_with_kernels", count)
+    monkeypatch.setattr(kernel_solver, "solve_with_kernels", count)
     features, answers = features_for(in_channels), []
     for on in (False, True):
         by_kernels(monkeypatch, on)
@@ -123,7 +123,9 @@ def test_checkpointing_solves_twice_and_no_more(on: bool, monkeypatch: pytest.Mo
 def test_more_knots_than_a_program_holds_are_left_to_the_twin(monkeypatch: pytest.MonkeyPatch):
     by_kernels(monkeypatch)
     monkeypatch.setattr("localscale.canonicalizer.module.KernelEvaluation", None)
-    canonicalizer = ls.Canonicalizer(3, (fast.MOST_KNOTS + 1, 4), ls.DECConfig(channels=(4,), max_steps=1)).to(DEVICE)
+    canonicalizer = ls.Canonicalizer(3, (kernel_solver.MOST_KNOTS + 1, 4), ls.DECConfig(channels=(4,), max_steps=1)).to(
+        DEVICE
+    )
     assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.displacements.requires_grad
 
 
@@ -138,7 +140,7 @@ def test_apart_the_map_s_gradient_is_worked_out_alone(monkeypatch: pytest.Monkey
         return launch_backward(*inputs)
 
     monkeypatch.setattr(warp, "_launch_backward", count)
-    y, weights = unscale_apart(x, displacements), torch.rand(x.shape).to(DEVICE)
+    y, weights = unscale_with_separate_gradients(x, displacements), torch.rand(x.shape).to(DEVICE)
     torch.autograd.grad(y, displacements, weights, retain_graph=True)
     assert done == [(False, True)]
     found = torch.autograd.grad(y, [x, displacements], weights)

@@ -42,10 +42,10 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[Any, ...], Any]:
 
 
 def test_the_first_launch_compiles_and_the_others_do_not(programs: dict[tuple[Any, ...], Any]):
-    kernel, x = Kernel("x", "number", "size", "BLOCK"), torch.zeros(4)
+    kernel, x = Kernel("x", "step", "size", "BLOCK"), torch.zeros(4)
     steps = Launch(kernel, (2, 1, 1), 4, x, size=4, BLOCK=16)
-    for number in range(3):
-        steps(number)
+    for step in range(3):
+        steps(step)
     assert kernel.compiled == [((2, 1, 1), x, 0, 4, 16, 4)]
     (program,) = programs.values()
     assert program.launched == [((2, 1, 1), x, 1, 4, 16), ((2, 1, 1), x, 2, 4, 16)]

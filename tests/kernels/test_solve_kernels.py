@@ -16,14 +16,14 @@ from localscale import kernels
 from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.conventions import resize
 from localscale.equilibrium import Anderson, Picard
-from localscale.kernels import copy
-from localscale.kernels.copy import normalise, shrink
+from localscale.kernels import working_copy
+from localscale.kernels.bilinear import FEW_CHANNELS
 from localscale.kernels.equilibrium import HALF, gelu, product_dtype
-from localscale.kernels.head import next_displacements
 from localscale.kernels.launch import launch
 from localscale.kernels.mixing import Iteration
-from localscale.kernels.places import FEW
-from localscale.kernels.weights import lay_out
+from localscale.kernels.next_map import next_displacements
+from localscale.kernels.weight_layout import lay_out_weights
+from localscale.kernels.working_copy import normalise, shrink
 
 ON_GPU = DEVICE == "cuda"
 HEADS = [
@@ -132,7 +132,7 @@ def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int
     canonicalizer = canonicalizer_for(in_channels, update, fixed, channels)
     reports = []
     for by_kernels in (False, True):
-        monkeypatch.setattr(kernels, "usable", lambda *_, on=by_kernels: on)
+        monkeypatch.setattr(kernels, "available", lambda *_, on=by_kernels: on)
         with torch.no_grad():
             reports.append(canonicalizer(features_for(in_channels)))
     twin, found = reports
@@ -147,7 +147,7 @@ def test_the_whole_solve_is_the_twins(update: str, fixed: bool, in_channels: int
 def test_what_is_not_at_rest_is_mixed_until_the_last_evaluation(monkeypatch: pytest.MonkeyPatch):
     found = {}
     for way in ("twin", "kernels", "plain"):
-        monkeypatch.setattr(kernels, "usable", lambda *_, on=way == "kernels": on)
+        monkeypatch.setattr(kernels, "available", lambda *_, on=way == "kernels": on)
         settings = {"max_steps": 4, "tolerance": 1e-9, "solver": "picard" if way == "plain" else "anderson"}
         canonicalizer = canonicalizer_for(3, "direct", True, (16, 16), spread=30.0, **settings)
         with torch.no_grad():
@@ -159,7 +159,7 @@ def test_what_is_not_at_rest_is_mixed_until_the_last_evaluation(monkeypatch: pyt
 @pytest.mark.parametrize("in_channels", [3, 32])
 def test_a_lost_image_is_the_identity_and_alone(in_channels: int, monkeypatch: pytest.MonkeyPatch):
     canonicalizer, features = canonicalizer_for(in_channels, "direct", True, (16, 16)), features_for(in_channels)
-    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    monkeypatch.setattr(kernels, "available", lambda *_: True)
     with torch.no_grad():
         whole = canonicalizer(features)
         features[1, 0, 2, 3] = torch.nan
@@ -175,7 +175,7 @@ def test_a_line_of_pixels_is_solved(size: tuple[int, int], monkeypatch: pytest.M
     canonicalizer, reports = canonicalizer_for(3, "direct", True, (16, 16)), []
     line = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     for by_kernels in (False, True):
-        monkeypatch.setattr(kernels, "usable", lambda *_, on=by_kernels: on)
+        monkeypatch.setattr(kernels, "available", lambda *_, on=by_kernels: on)
         with torch.no_grad():
             reports.append(canonicalizer(line))
     twin, found = reports
@@ -201,7 +201,7 @@ def test_half_the_digits_are_as_good_as_tf32(in_channels: int, dtype: torch.dtyp
     reports = []
     for by_kernels in (False, True):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", by_kernels)
-        monkeypatch.setattr(kernels, "usable", lambda *_, on=by_kernels: on)
+        monkeypatch.setattr(kernels, "available", lambda *_, on=by_kernels: on)
         with torch.no_grad():
             reports.append(canonicalizer(features_for(in_channels).to(dtype)))
     twin, found = reports
@@ -216,7 +216,7 @@ def test_weights_are_laid_out_as_by_permuting(inputs: int, wide: int, last: int,
     first, second = torch.randn(wide, inputs, 3, 3, generator=rng), torch.randn(last, wide, 3, 3, generator=rng)
     first, second = (weight.to(memory_format=torch.channels_last) for weight in (first.to(DEVICE), second))
     for dtype in (torch.float32, HALF):
-        one, two = lay_out(first, second.to(DEVICE, torch.bfloat16), dtype, taps_first=taps_first)
+        one, two = lay_out_weights(first, second.to(DEVICE, torch.bfloat16), dtype, taps_first=taps_first)
         turned = first.permute(2, 3, 0, 1).flatten(0, 1) if taps_first else first.permute(0, 2, 3, 1).flatten(1, 2)
         assert torch.equal(one, turned.to(dtype))
         assert torch.equal(two, second.bfloat16().permute(0, 2, 3, 1).flatten(1, 2).to(DEVICE, dtype))
@@ -235,18 +235,20 @@ def test_a_small_copy_is_the_twins(size, new, dtype: torch.dtype):
 @pytest.mark.parametrize(
     ("channels", "size", "new", "dtype", "kernel"),
     [
-        (40, (7, 6), (4, 4), torch.float32, copy._shrink_last),
-        (40, (1, 7), (1, 4), torch.bfloat16, copy._shrink_last),
-        (32, (6, 1), (3, 1), torch.float32, copy._shrink_last),
-        (9, (1, 40), (1, 6), torch.bfloat16, copy._shrink),  # too many under a tent to be spelled out
-        (8, (5, 5), (3, 3), torch.float32, copy._shrink),  # too few to be read together
+        (40, (7, 6), (4, 4), torch.float32, working_copy._shrink_last),
+        (40, (1, 7), (1, 4), torch.bfloat16, working_copy._shrink_last),
+        (32, (6, 1), (3, 1), torch.float32, working_copy._shrink_last),
+        (9, (1, 40), (1, 6), torch.bfloat16, working_copy._shrink),  # too many under a tent to be spelled out
+        (8, (5, 5), (3, 3), torch.float32, working_copy._shrink),  # too few to be read together
     ],
 )
 def test_a_small_copy_of_features_side_by_side_is_the_twins(
     channels: int, size, new, dtype: torch.dtype, kernel: Any, monkeypatch: pytest.MonkeyPatch
 ):
     launched = []
-    monkeypatch.setattr(copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named)))
+    monkeypatch.setattr(
+        working_copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named))
+    )
     tokens = torch.rand(2, 1 + math.prod(size), channels, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
     x = tokens[:, 1:].unflatten(1, size).permute(0, 3, 1, 2)
     assert x.stride(1) == 1
@@ -257,41 +259,49 @@ def test_a_small_copy_of_features_side_by_side_is_the_twins(
 @pytest.mark.parametrize(
     ("channels", "size", "new", "dtype", "used"),
     [
-        (5, (5, 7), (5, 7), torch.float32, [copy._normalise]),
-        (96, (5, 7), (5, 7), HALF, [copy._normalise]),
-        (40, (33, 20), (17, 10), HALF, [copy._shrink_band]),  # more rows than one band
-        (40, (7, 6), (4, 4), HALF, [copy._shrink_band]),
-        (150, (41, 5), (20, 3), HALF, [copy._shrink_band]),  # with as many channels, too
-        (40, (13, 9), (1, 5), HALF, [copy._shrink_band]),
-        (40, (1, 9), (1, 5), HALF, [copy._shrink_band]),
-        (40, (9, 9), (9, 5), HALF, [copy._shrink_band]),
-        (40, (9, 1), (5, 1), HALF, [copy._shrink_band]),
-        (40, (7, 6), (4, 4), torch.float32, [copy._shrink_last, copy._normalise]),
-        (40, (7, 6), (4, 4), torch.bfloat16, [copy._shrink_band] * ON_GPU or [copy._shrink_last, copy._normalise]),
-        (8, (5, 5), (3, 3), HALF, [copy._shrink, copy._normalise]),  # too few to be read together
+        (5, (5, 7), (5, 7), torch.float32, [working_copy._normalise]),
+        (96, (5, 7), (5, 7), HALF, [working_copy._normalise]),
+        (40, (33, 20), (17, 10), HALF, [working_copy._shrink_band]),  # more rows than one band
+        (40, (7, 6), (4, 4), HALF, [working_copy._shrink_band]),
+        (150, (41, 5), (20, 3), HALF, [working_copy._shrink_band]),  # with as many channels, too
+        (40, (13, 9), (1, 5), HALF, [working_copy._shrink_band]),
+        (40, (1, 9), (1, 5), HALF, [working_copy._shrink_band]),
+        (40, (9, 9), (9, 5), HALF, [working_copy._shrink_band]),
+        (40, (9, 1), (5, 1), HALF, [working_copy._shrink_band]),
+        (40, (7, 6), (4, 4), torch.float32, [working_copy._shrink_last, working_copy._normalise]),
+        (
+            40,
+            (7, 6),
+            (4, 4),
+            torch.bfloat16,
+            [working_copy._shrink_band] * ON_GPU or [working_copy._shrink_last, working_copy._normalise],
+        ),
+        (8, (5, 5), (3, 3), HALF, [working_copy._shrink, working_copy._normalise]),  # too few to be read together
     ],
 )
 def test_a_normalised_copy_is_the_twins(
     channels: int, size, new, dtype: torch.dtype, used: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     launched = []
-    monkeypatch.setattr(copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named)))
+    monkeypatch.setattr(
+        working_copy, "launch", lambda *given, **named: (launched.append(given[0]), launch(*given, **named))
+    )
     x = 3 + torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
     twin = F.layer_norm(resize(x.float(), *new).movedim(1, -1), (channels,))
     last, error = x.to(memory_format=torch.channels_last), 1e-5 if dtype == torch.float32 else 5e-5
     assert (normalise(last, *new, torch.float32) - twin).abs().max() < error
     assert launched == used
     assert (normalise(last, *new, torch.float16) - twin).abs().max() < 5e-3
-    if channels <= FEW:
+    if channels <= FEW_CHANNELS:
         assert (normalise(x, *new, torch.float32) - twin).abs().max() < error
 
 
 @pytest.mark.parametrize("held", [(5, 32, 256), (64, 3, 256), (64, 32, 39)])
 def test_what_is_more_than_a_program_holds_is_shrunk_first(held, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(copy, "HELD", held)
+    monkeypatch.setattr(working_copy, "HELD", held)
     x = torch.randn(2, 40, 7, 6, generator=torch.Generator().manual_seed(0)).to(DEVICE, HALF)
     x = x.to(memory_format=torch.channels_last)
-    monkeypatch.setattr(copy, "_shrink_band", None)
+    monkeypatch.setattr(working_copy, "_shrink_band", None)
     twin = F.layer_norm(resize(x.float(), 4, 4).movedim(1, -1), (40,))
     assert (normalise(x, 4, 4, torch.float32) - twin).abs().max() < 5e-5
 
@@ -312,7 +322,7 @@ def test_gelu_is_the_twins_to_the_digits_that_are_asked_for(dtype: torch.dtype, 
 
 
 def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    monkeypatch.setattr(kernels, "available", lambda *_: True)
     monkeypatch.setattr("localscale.canonicalizer.kernel_solver.solve_with_kernels", None)
     config = ls.DECConfig(channels=(4,), max_steps=2, fixed_steps=True, gradient="unrolled")
     canonicalizer = ls.Canonicalizer(3, (4, 4), config).to(DEVICE)
@@ -320,7 +330,7 @@ def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyP
 
 
 def test_what_does_not_come_to_rest_is_the_identity_if_asked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    monkeypatch.setattr(kernels, "available", lambda *tensors: True)
     images = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     for policy in ("warn", "identity"):
         settings = {"max_steps": 1, "tolerance": 1e-9, "on_failure": policy}

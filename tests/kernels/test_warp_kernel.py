@@ -193,7 +193,7 @@ def test_an_adapted_model_answers_and_learns_as_with_the_twin(update: str, monke
     }
     found = []
     for fast in (True, False):
-        monkeypatch.setattr(kernels, "usable", lambda *_, fast=fast: fast)
+        monkeypatch.setattr(kernels, "available", lambda *_, fast=fast: fast)
         torch.manual_seed(0)
         base = timm.create_model("test_vit", num_classes=4, img_size=32)
         model = ls.adapt(base, ls.DECConfig(sites=("input", "blocks.1"), **settings)).to(DEVICE)
@@ -216,7 +216,7 @@ def test_scale_and_unscale_use_it(kind: str, monkeypatch: pytest.MonkeyPatch):
     m = some_map("grid") @ some_map("separable") if kind == "composition" else some_map(kind)
     x = features("images")
     twins = [warp(x, m) for warp in (ls.scale, ls.unscale)]
-    monkeypatch.setattr(kernels, "usable", lambda *_: True)
+    monkeypatch.setattr(kernels, "available", lambda *_: True)
     monkeypatch.setattr("localscale.sampling.SAMPLERS", {})  # nothing else is asked
     monkeypatch.setattr("localscale.warp.SAMPLERS", {"native": None})
     for warp, twin in zip((ls.scale, ls.unscale), twins, strict=True):
@@ -225,4 +225,4 @@ def test_scale_and_unscale_use_it(kind: str, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the kernels are used")
 def test_without_a_gpu_the_twin_is_used():
-    assert not kernels.usable(torch.rand(1))
+    assert not kernels.available(torch.rand(1))

@@ -32,12 +32,12 @@ MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
 def has_kernels(config: DECConfig, features: Tensor) -> bool:
     """Whether there are kernels to solve this, on this device."""
     known = config.family == "grid" and config.update in ("direct", "compose") and features.dtype != torch.float64
-    return known and len(features) > 0 and kernels.usable(features)
+    return known and len(features) > 0 and kernels.available(features)
 
 
 def has_gradient_kernels(config: DECConfig, copy: Tensor, knots: tuple[int, int]) -> bool:
     """Whether there are kernels to differentiate an evaluation of this; they are no operators, to be traced."""
-    return has_kernels(config, copy) and max(knots) <= MOST_KNOTS and kernels.launched(copy)
+    return has_kernels(config, copy) and max(knots) <= MOST_KNOTS and kernels.can_launch_directly(copy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +52,18 @@ class KernelEvaluation:
     config: DECConfig
 
     def __call__(self, state: Tensor) -> Tensor:
-        from localscale.kernels.increments import increments
-        from localscale.kernels.warp import unscale_apart
+        from localscale.kernels.next_map_gradients import differentiable_displacements
+        from localscale.kernels.warp import unscale_with_separate_gradients
 
         network, (columns, rows) = self.network, self.knots
         current = (state - self.even).view(-1, 2, rows, columns)
-        features = network.trunk(unscale_apart(self.copy, current))
+        features = network.trunk(unscale_with_separate_gradients(self.copy, current))
         weights, biases = network.head_weights(features.dtype), network.head_biases(features.dtype)
         if features.is_contiguous():
             weighed = (weights @ features.flatten(2) + biases[:, None]).unflatten(2, features.shape[2:])
         else:  # channels last
             weighed = F.linear(features.permute(0, 2, 3, 1), weights, biases).permute(0, 3, 1, 2)
-        displacements = increments(
+        displacements = differentiable_displacements(
             weighed,
             self.knots,
             temperature=network.temperature,
@@ -130,9 +130,9 @@ def solve_with_kernels(
 
     No side of what is looked at is longer than ``resolution``; 0 says that the features are a working copy already.
     """
-    from localscale.kernels.mixing import parts_of
+    from localscale.kernels.mixing import split_found
 
-    launched = kernels.launched(features)
+    launched = kernels.can_launch_directly(features)
     solve = _solve_now if launched else torch.ops.localscale.solve
     found, steps = solve(
         features,
@@ -151,7 +151,7 @@ def solve_with_kernels(
         not stops_early(solver.fixed_steps),
         launched and resolution > 0,  # not in training, nor in compiled programs, which are recorded as a whole
     )
-    point, value, residual = parts_of(found, len(features), 2 * math.prod(knots))
+    point, value, residual = split_found(found, len(features), 2 * math.prod(knots))
     return Estimate(point, value, residual, steps, residual <= solver.tolerance)
 
 
@@ -160,9 +160,9 @@ def _solve_now(
     temperature: float, guard: float, compose: bool, history: int, max_steps: int, tolerance: float, damping: float,
     ridge: float, fixed_steps: bool, replay: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    from localscale.kernels.equilibrium import begin, fits, product_dtype, solve_each
+    from localscale.kernels.cuda_graphs import replay_or_call
+    from localscale.kernels.equilibrium import launch_steps, prepare, product_dtype, supports
     from localscale.kernels.mixing import Iteration
-    from localscale.kernels.recorded import replayed
 
     columns, rows = knots
     mixing: dict[str, Any] = {"history": history, "damping": damping, "ridge": ridge}
@@ -172,7 +172,7 @@ def _solve_now(
     def started() -> Iteration:
         return Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
 
-    if not fits(trunk):
+    if not supports(trunk):
         copy, iteration = _working_copy(features, resolution, torch.float32), started()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
         _solve_together(copy, trunk, heads, iteration, fixed_steps=fixed_steps, **settings)
@@ -182,19 +182,19 @@ def _solve_now(
 
     def solve(start: Tensor, weight_1: Tensor, weight_2: Tensor) -> tuple[Tensor, Tensor]:
         iteration, weights = started(), (weight_1, weight_2)
-        solve_each(start, *weights, trunk, heads, (first, second), iteration, **settings)
+        launch_steps(start, *weights, trunk, heads, (first, second), iteration, **settings)
         return iteration.found, iteration.steps
 
-    given = begin(copy, trunk, first)
+    given = prepare(copy, trunk, first)
     if not replay:
         return solve(*given)
-    way = (product_dtype(), first, second, rows, columns, *mixing.values(), *settings.values())
-    return replayed(solve, given, owner=trunk[0], reads=(trunk[1], trunk[3], *heads), way=way)
+    recorded_settings = (product_dtype(), first, second, rows, columns, *mixing.values(), *settings.values())
+    return replay_or_call(solve, given, owner=trunk[0], reads=(trunk[1], trunk[3], *heads), settings=recorded_settings)
 
 
 def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tensor:
     """What ``Canonicalizer.working_copy`` makes of ``features``, ``(B, h, w, C)``; an image is in float32 always."""
-    from localscale.kernels.copy import normalise, shrink
+    from localscale.kernels.working_copy import normalise, shrink
 
     channels, height, width = features.shape[1:]
     size = working_size(height, width, resolution) if resolution else (height, width)
@@ -210,7 +210,7 @@ def _solve_together(
     fixed_steps: bool, temperature: float, guard: float | None, compose: bool,
 ) -> None:  # fmt: skip
     """All images step by step, for trunks of any depth and width."""
-    from localscale.kernels.head import next_displacements
+    from localscale.kernels.next_map import next_displacements
     from localscale.kernels.warp import launch_unscale
 
     height, width = copy.shape[1:3]

@@ -1,9 +1,11 @@
-"""Kernels of our own, for what PyTorch does in many passes; each has a plain twin elsewhere that it is tested against.
+"""Triton kernels for the warp and the equilibrium solve on a GPU.
 
-They need Triton, which PyTorch brings on Linux with CUDA; where it is absent the twins are used. The environment
-variable ``LOCALSCALE_KERNELS=0`` turns them off.
+Each kernel replaces a sequence of PyTorch operations by one or two launches, and each is tested against the plain
+PyTorch implementation that its module names. ``availability`` is the one place that decides between the two: Triton
+must be installed (PyTorch brings it on Linux with CUDA) and all tensors must be on a CUDA device. Setting
+``LOCALSCALE_KERNELS=0`` in the environment turns the kernels off.
 """
 
-from localscale.kernels.choice import launched, usable
+from localscale.kernels.availability import available, can_launch_directly
 
-__all__ = ["launched", "usable"]
+__all__ = ["available", "can_launch_directly"]

@@ -1,4 +1,8 @@
-"""Launching kernels without looking at every argument every time."""
+"""Launch Triton kernels with little host time.
+
+Triton inspects every argument at every launch, which takes longer than many of these kernels run. ``Launch`` inspects
+the arguments once, remembers the compiled program, and launches it directly from then on.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ __all__ = ["Grid", "Launch", "cover", "launch", "power_above"]
 
 Grid = tuple[int, int, int]
 
-# What Triton compiled, by all that it depends on. Triton's own way to find it takes longer than most kernels run.
+# Compiled programs, by everything that a compilation depends on.
 _PROGRAMS: dict[tuple[Any, ...], Any] = {}
 
 
 def cover(count: int, block: int) -> int:
-    """How many blocks it takes for ``count``.
+    """Return how many blocks of size ``block`` cover ``count`` elements.
 
     >>> cover(9, 4)
     3
@@ -25,7 +29,7 @@ def cover(count: int, block: int) -> int:
 
 
 def power_above(number: int) -> int:
-    """The least power of two that is not below ``number``.
+    """Return the smallest power of two that is at least ``number``.
 
     >>> [power_above(number) for number in (1, 2, 3, 64)]
     [1, 2, 4, 64]
@@ -34,25 +38,26 @@ def power_above(number: int) -> int:
 
 
 class Launch:
-    """A kernel with its arguments, all but ``number`` where it has one; to be launched any number of times.
+    """A kernel with its launch grid and arguments, which can be launched any number of times.
 
-    Arguments are given in the kernel's order, the last of them by name if one likes.
+    Arguments are given in the kernel's order; the last of them may be given by name. A kernel argument called ``step``
+    is left out here and given at each call.
     """
 
     def __init__(self, kernel: Any, grid: Grid, warps: int, *values: Any, **named: Any) -> None:
         self.kernel, self.grid, self.warps = kernel, grid, warps
         names = kernel.arg_names
-        self.number = names.index("number") if "number" in names else None
-        named = {"number": 0} | named if self.number is not None else named
+        self.step_index = names.index("step") if "step" in names else None
+        named = {"step": 0} | named if self.step_index is not None else named
         self.values = [*values, *[named[name] for name in names[len(values) :] if name in named]]
         if len(self.values) != len(names) or len(names) != len(values) + len(named):
             raise TypeError(f"the kernel takes {names}; {len(values)} values and {list(named)} came")
         self.key = (id(kernel), warps, *[v if type(v) is int or type(v) is bool else _kind(v) for v in self.values])
         self.device = self.values[0].get_device()  # a kernel's first argument is a tensor
 
-    def __call__(self, number: int = 0) -> None:
-        if self.number is not None:
-            self.values[self.number] = number
+    def __call__(self, step: int = 0) -> None:
+        if self.step_index is not None:
+            self.values[self.step_index] = step
         if self.device >= 0 and self.device != torch.cuda.current_device():
             with torch.cuda.device(self.device):
                 self._launch()
@@ -65,7 +70,7 @@ class Launch:
             program[self.grid](*self.values)
             return
         program = self.kernel[self.grid](*self.values, num_warps=self.warps)
-        if program is not None:  # as it is only where kernels are compiled
+        if program is not None:  # Triton's interpreter returns no program
             _PROGRAMS[self.key] = program
 
 
@@ -75,7 +80,7 @@ def launch(kernel: Any, grid: Grid, warps: int, *values: Any, **named: Any) -> N
 
 
 def _kind(value: Any) -> Any:
-    """What a program depends on: a tensor's type and place in memory, any number but a float."""
+    """Return what Triton specialises a program on: dtype, device and alignment of a tensor, the type of a float."""
     if isinstance(value, Tensor):
         return value.dtype, value.get_device(), value.data_ptr() % 16 == 0
     return float if isinstance(value, float) else value

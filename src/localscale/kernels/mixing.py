@@ -1,7 +1,9 @@
-"""What a solver does between two evaluations, in one launch: residual, the best so far, and the next point.
+"""Do everything that a fixed-point solver does between two evaluations of f, in one launch.
 
-Its twin is ``localscale.equilibrium.solvers._iterate`` with ``Anderson`` or, without history, ``Picard``. One program
-works on one sample. Nothing here is differentiable.
+Given z and f(z), the kernel computes the relative residual ‖f(z) − z‖ / ‖f(z)‖, updates the best estimate so far and
+the step count, and writes the next z: Anderson's, or Picard's z + damping · (f(z) − z) if there is no history. The
+reference is ``localscale.equilibrium.solvers._iterate``, which takes many small launches per step. One program
+instance works on one sample. Not differentiable.
 """
 
 from __future__ import annotations
@@ -15,18 +17,21 @@ from torch import Tensor
 
 from localscale.kernels.launch import Launch, power_above
 
-__all__ = ["Iteration", "mix", "parts_of"]
+__all__ = ["Iteration", "mix", "split_found"]
 
 
 @triton.jit
 def _row(matrix, index, k):
-    """Row ``k`` of a small matrix."""
+    """Return row ``k`` of a small matrix."""
     return tl.sum(tl.where(index[:, None] == k, matrix, 0.0), axis=0)
 
 
 @triton.jit
 def _solve(matrix, right, index, used):
-    """Gauss–Jordan elimination without pivots, for a positive definite matrix that is diagonal from ``used`` on."""
+    """Solve a linear system by Gauss–Jordan elimination without pivoting.
+
+    The matrix must be positive definite, and diagonal from row ``used`` on.
+    """
     for k in range(used):
         row = _row(matrix, index, k)
         pivot = tl.sum(tl.where(index == k, row, 0.0), axis=0)
@@ -39,7 +44,7 @@ def _solve(matrix, right, index, used):
 
 @triton.jit
 def _weights(errors, index, ridge, count, SLOTS: tl.constexpr):
-    """Anderson's weights for residuals ``(SLOTS, D)``, ``count`` of them; one that is all zero is not used."""
+    """Return Anderson's weights for the first ``count`` of the residuals ``(SLOTS, D)``; a zero residual gets none."""
     norms = tl.sqrt(tl.sum(errors * errors, axis=1))
     used = norms > 0
     safe = tl.where(used, norms, 1.0)
@@ -57,81 +62,85 @@ def _weights(errors, index, ridge, count, SLOTS: tl.constexpr):
 
 @triton.jit
 def _even(d, rows, columns):
-    """Where number ``d`` of a lattice's coordinates lies: first every control point's x, then every one's y."""
+    """Return coordinate ``d`` of an evenly spaced lattice: the x of all control points, then the y of all."""
     x, y = (d % columns).to(tl.float32) / (columns - 1), (d // columns % rows).to(tl.float32) / (rows - 1)
     return tl.where(d < rows * columns, x, y)
 
 
 @triton.jit
 def mix(
-    sample, point, value, best_point, best_value, best, active, steps, points, errors, number, last,
+    sample, point, value, best_point, best_value, best, active, steps, points, errors, step, last,
     size, rows, columns, tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Take in one sample's ``value``, that of its evaluation ``number``, and put the next ``point`` in place."""
+    """Read one sample's ``value`` = f(``point``) of step ``step``, update its records, and write its next ``point``.
+
+    The state starts uninitialised, so step 0 reads none of it.
+    """
     d = tl.arange(0, WIDTH)
-    there = d < size
-    here = tl.load(point + sample * size + d, mask=there, other=0.0)
-    there_to = tl.load(value + sample * size + d, mask=there, other=0.0)
-    error = there_to - here
-    measured = there_to
+    valid = d < size
+    z = tl.load(point + sample * size + d, mask=valid, other=0.0)
+    f_z = tl.load(value + sample * size + d, mask=valid, other=0.0)
+    error = f_z - z
+    scale = f_z
     if columns > 1:
-        measured = tl.where(there, there_to + _even(d, rows, columns), 0.0)
-    length = tl.sqrt(tl.sum(measured * measured, axis=0))
+        scale = tl.where(valid, f_z + _even(d, rows, columns), 0.0)
+    length = tl.sqrt(tl.sum(scale * scale, axis=0))
     residual = tl.sqrt(tl.sum(error * error, axis=0)) / (length + 1e-12)
     finite = (residual < float("inf")) & (length < float("inf"))  # false for NaN too
     residual = tl.where(finite, residual, float("inf"))
-    so_far = tl.load(best + sample, mask=number > 0, other=float("inf"))
-    going = tl.load(active + sample, mask=number > 0, other=1) != 0
-    taken = tl.load(steps + sample, mask=number > 0, other=0)
-    better = going & (residual < so_far)
-    place = sample * size + d
-    kept = tl.where(number > 0, tl.load(best_point + place, mask=there, other=0.0), here)
-    kept = tl.where(better, here, kept)
-    fallback = tl.where(number > 0, tl.load(best_value + place, mask=there, other=0.0), here)
-    fallback = tl.where(better, there_to, fallback)
-    going_on = going & (residual > tolerance)
-    proposed = here + damping * error
+    best_residual = tl.load(best + sample, mask=step > 0, other=float("inf"))
+    running = tl.load(active + sample, mask=step > 0, other=1) != 0
+    taken = tl.load(steps + sample, mask=step > 0, other=0)
+    better = running & (residual < best_residual)
+    at = sample * size + d
+    kept_point = tl.where(step > 0, tl.load(best_point + at, mask=valid, other=0.0), z)
+    kept_point = tl.where(better, z, kept_point)
+    kept_value = tl.where(step > 0, tl.load(best_value + at, mask=valid, other=0.0), z)
+    kept_value = tl.where(better, f_z, kept_value)
+    unfinished = running & (residual > tolerance)
+    proposed = z + damping * error
     if HISTORY > 0:
-        index, slot = tl.arange(0, SLOTS), number % HISTORY
-        inside = (index < HISTORY)[:, None] & there[None, :]
+        index, slot = tl.arange(0, SLOTS), step % HISTORY
+        inside = (index < HISTORY)[:, None] & valid[None, :]
         slots = sample * HISTORY * size + index[:, None] * size + d[None, :]
         newest = (index == slot)[:, None]
-        past = tl.where(newest, tl.where(finite, here, 0.0)[None, :], tl.load(points + slots, mask=inside, other=0.0))
-        wrong = tl.where(newest, tl.where(finite, error, 0.0)[None, :], tl.load(errors + slots, mask=inside, other=0.0))
+        past = tl.where(newest, tl.where(finite, z, 0.0)[None, :], tl.load(points + slots, mask=inside, other=0.0))
+        residuals = tl.load(errors + slots, mask=inside, other=0.0)
+        residuals = tl.where(newest, tl.where(finite, error, 0.0)[None, :], residuals)
         tl.store(points + slots, past, mask=inside & newest)
-        tl.store(errors + slots, wrong, mask=inside & newest)
-        if going_on & (number > 0) & (number < last):  # else there is nothing to mix it with, or no next point
-            weights = _weights(wrong, index, ridge, tl.minimum(number + 1, HISTORY), SLOTS)
-            proposed = tl.sum(weights[:, None] * (past + damping * wrong), axis=0)
-    lost = tl.sum(tl.where(there & ~(tl.abs(proposed) < float("inf")), 1, 0), axis=0)
-    proposed = tl.where(finite & (lost == 0), proposed, fallback)
-    tl.debug_barrier()  # all have read what is now written
-    tl.store(best_point + place, kept, mask=there)
-    tl.store(best_value + place, fallback, mask=there)
-    tl.store(best + sample, tl.where(better, residual, so_far))
-    tl.store(steps + sample, taken + going.to(tl.int64))
-    tl.store(active + sample, going_on.to(tl.int8))
-    tl.store(point + place, tl.where(going_on, proposed, here), mask=there)
+        tl.store(errors + slots, residuals, mask=inside & newest)
+        if unfinished & (step > 0) & (step < last):  # the first step has no history, the last no next point
+            weights = _weights(residuals, index, ridge, tl.minimum(step + 1, HISTORY), SLOTS)
+            proposed = tl.sum(weights[:, None] * (past + damping * residuals), axis=0)
+    not_finite = tl.sum(tl.where(valid & ~(tl.abs(proposed) < float("inf")), 1, 0), axis=0)
+    proposed = tl.where(finite & (not_finite == 0), proposed, kept_value)
+    tl.debug_barrier()  # all threads must have read before any of them writes
+    tl.store(best_point + at, kept_point, mask=valid)
+    tl.store(best_value + at, kept_value, mask=valid)
+    tl.store(best + sample, tl.where(better, residual, best_residual))
+    tl.store(steps + sample, taken + running.to(tl.int64))
+    tl.store(active + sample, unfinished.to(tl.int8))
+    tl.store(point + at, tl.where(unfinished, proposed, z), mask=valid)
 
 
-@triton.jit(do_not_specialize=["number", "last"])  # or 0 and 1 would be compiled apart
+@triton.jit(do_not_specialize=["step", "last"])  # Triton would compile the values 0 and 1 separately
 def _mix(
-    point, value, best_point, best_value, best, active, steps, points, errors, number, last, size, rows, columns,
+    point, value, best_point, best_value, best, active, steps, points, errors, step, last, size, rows, columns,
     tolerance, damping, ridge, WIDTH: tl.constexpr, HISTORY: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     mix(
         tl.program_id(0).to(tl.int64), point, value, best_point, best_value, best, active, steps, points, errors,
-        number, last, size, rows, columns, tolerance, damping, ridge, WIDTH, HISTORY, SLOTS,
+        step, last, size, rows, columns, tolerance, damping, ridge, WIDTH, HISTORY, SLOTS,
     )  # fmt: skip
 
 
 @dataclass
 class Iteration:
-    """A solver's state ``(B, D)`` in float32, changed in place by ``advance``, once per evaluation.
+    """The state of a solver for a batch ``(B, D)`` in float32; ``advance`` changes it in place, once per step.
 
-    It starts at zero, unless ``point`` is set before, and has no next point after ``max_steps``. ``lattice`` = (rows,
-    columns) says that the numbers are displacements of a map's control points, whose residual is relative to where
-    the points are. What is ``found`` lies side by side: the best points, their images and their residuals.
+    ``point`` starts at zero; set it to start elsewhere. ``lattice`` = (rows, columns) says that the D numbers are the
+    displacements of a map's control points; the residual is then relative to the positions of the points. ``(0, 0)``
+    says that they are not. ``found`` holds, one after another in memory, the best points, their values and residuals.
     """
 
     max_steps: int
@@ -147,7 +156,7 @@ class Iteration:
     steps: Tensor
 
     def __post_init__(self) -> None:
-        self.best_point, self.best_value, self.best = parts_of(self.found, *self.point.shape)
+        self.best_point, self.best_value, self.best = split_found(self.found, *self.point.shape)
 
     @classmethod
     def begin(
@@ -163,16 +172,16 @@ class Iteration:
         ridge: float = 1e-6,
         lattice: tuple[int, int] = (0, 0),
     ) -> Iteration:
-        """At zero; a history of 0 mixes nothing."""
-        zeros = torch.zeros(1 + 2 * history, batch * size, device=device)  # one launch
+        """Return the state before the first step, at zero; ``history`` = 0 is Picard iteration."""
+        zeros = torch.zeros(1 + 2 * history, batch * size, device=device)  # one launch for three tensors
         point, (points, errors) = zeros[0].view(batch, size), zeros[1:].view(2, batch, history, size).unbind()
-        found = torch.empty(batch * (2 * size + 1), device=device)  # from here on first written by the first advance
+        found = torch.empty(batch * (2 * size + 1), device=device)  # this and the rest are first written by step 0
         active = torch.empty(batch, dtype=torch.int8, device=device)
         steps = torch.empty(batch, dtype=torch.int64, device=device)
         return cls(max_steps, tolerance, damping, ridge, lattice, point, points, errors, found, active, steps)
 
-    def advance(self, value: Tensor, number: int) -> None:
-        """Take in f(point), the evaluation ``number``, and move on."""
+    def advance(self, value: Tensor, step: int) -> None:
+        """Update the state with ``value`` = f(point), found in step ``step``, counted from 0."""
         (batch, size), value = value.shape, value.contiguous()
         history = self.points.shape[1]
         mix_all = Launch(
@@ -182,10 +191,10 @@ class Iteration:
             damping=self.damping, ridge=self.ridge, WIDTH=power_above(size), HISTORY=history,
             SLOTS=power_above(max(history, 2)),
         )  # fmt: skip
-        mix_all(number)
+        mix_all(step)
 
 
-def parts_of(found: Tensor, batch: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """An iteration's best points ``(B, D)``, their images and their residuals ``(B,)``."""
+def split_found(found: Tensor, batch: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Split ``Iteration.found`` into the best points ``(B, D)``, their values ``(B, D)`` and residuals ``(B,)``."""
     best_point, best_value = found[: 2 * batch * size].view(2, batch, size)
     return best_point, best_value, found[2 * batch * size :]

@@ -1,9 +1,11 @@
-"""From weighed pixels to a map and back, in one launch each way: the head with its gradients.
+"""Compute the next map from the heads' scores, and the gradients of that step, in one launch each.
 
-The way there is ``localscale.kernels.head.displacements_of``. The way back works all of it out again from the pixels,
-and takes the gradients through composition, guard, running sum, softmax, tanh and pooling in turn. Its reference is
-autograd on ``localscale.canonicalizer.network.MapNetwork`` from its weighed pixels on, with the updates ``direct`` and
-``compose`` on grid maps. One program works on one image, and adds up in the same order every time.
+Forward is ``localscale.kernels.next_map.displacements_of``. Backward recomputes it from the scores and takes the
+gradient through composition, fold guard, running sum, softmax, tanh and pooling. The reference is autograd on
+``localscale.canonicalizer.network.MapNetwork`` after its heads, with the updates ``direct`` and ``compose`` on grid
+maps. One program instance works on one image and adds up in a fixed order, so gradients are reproducible.
+
+These functions are not registered as custom operators, so torch.compile cannot trace them.
 """
 
 from __future__ import annotations
@@ -15,53 +17,53 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.choice import only_once
-from localscale.kernels.head import (
+from localscale.kernels.availability import refuse_second_derivative
+from localscale.kernels.launch import launch, power_above
+from localscale.kernels.next_map import (
     cell_around,
     corner_need,
     displacements_of,
     edge_slopes,
     guard_factor,
     line_displacements,
-    outer_shift,
+    outer_displacement,
     raw_parameters,
     warps_for,
 )
-from localscale.kernels.launch import launch, power_above
 
-__all__ = ["increments"]
+__all__ = ["differentiable_displacements"]
 
-TINY = tl.constexpr(1.1920929e-07)  # the least discriminant, as in ``corner_need``
-PLANES = 12  # lattices of numbers that a program puts down: 2 of displacements, 8 of a guard, 2 of a composition
+TINY = tl.constexpr(1.1920929e-07)  # the smallest discriminant, as in ``corner_need``
+PLANES = 12  # scratch lattices per program instance: 2 for displacements, 8 for the guard, 2 for the composition
 
 
-def increments(
-    weighed: Tensor,
+def differentiable_displacements(
+    scores: Tensor,
     knots: tuple[int, int],
     *,
     temperature: float,
     guard: float | None,
     outer: Tensor | None = None,
 ) -> Tensor:
-    """Offsets ``(B, 2, Ny, Nx)`` of the maps that pixels weighed by both heads, biases added, ``(B, 2, h, w)`` come to.
+    """Return the displacements ``(B, 2, Ny, Nx)`` of the next map, from scores ``(B, 2, h, w)`` with biases added.
 
-    With ``outer``, displacements ``(B, 2, Ny, Nx)`` too, they are those of outer∘map, re-sampled and guarded again. All
-    is done in float32. Differentiable once, to all tensors.
+    With ``outer``, the displacements ``(B, 2, Ny, Nx)`` of another map, return those of outer∘map instead, re-sampled
+    on the knots and guarded again. Everything is computed in float32. Differentiable once, with respect to both.
     """
-    return _Increments.apply(weighed, outer, knots, temperature, guard)
+    return _Displacements.apply(scores, outer, knots, temperature, guard)
 
 
-class _Increments(torch.autograd.Function):
+class _Displacements(torch.autograd.Function):
     @staticmethod
     def forward(
-        weighed: Tensor, outer: Tensor | None, knots: tuple[int, int], temperature: float, guard: float | None
+        scores: Tensor, outer: Tensor | None, knots: tuple[int, int], temperature: float, guard: float | None
     ) -> Tensor:  # fmt: skip
-        (columns, rows), weighed = knots, weighed.float()
-        out = torch.empty(len(weighed), 2, rows, columns, dtype=torch.float32, device=weighed.device)
-        settings = _settings(weighed, knots, temperature, guard)
+        (columns, rows), scores = knots, scores.float()
+        out = torch.empty(len(scores), 2, rows, columns, dtype=torch.float32, device=scores.device)
+        settings = _settings(scores, knots, temperature, guard)
         launch(
-            _increments, (len(weighed), 1, 1), settings.pop("warps"),
-            weighed, out if outer is None else _plain(outer), out,
+            _displacements, (len(scores), 1, 1), settings.pop("warps"),
+            scores, out if outer is None else _float32(outer), out,
             **settings, COMPOSE=outer is not None,
         )  # fmt: skip
         return out
@@ -73,58 +75,58 @@ class _Increments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        only_once()
-        (grad,) = map(_plain, gradients)
+        refuse_second_derivative()
+        (grad,) = map(_float32, gradients)
         tensors = ctx.saved_tensors
-        weighed, composed = tensors[0].float(), tensors[1] is not None
-        outer = _plain(tensors[1]) if composed else grad
-        to_weighed, to_outer = torch.empty_like(weighed), torch.empty_like(outer)
-        if to_weighed.stride() != weighed.stride():  # a part of a larger tensor; its gradient is none
-            weighed = weighed.contiguous()
-            to_weighed = torch.empty_like(weighed)
-        spare = weighed.new_empty(len(weighed), PLANES, *grad.shape[2:])
-        settings = _settings(weighed, ctx.knots, ctx.temperature, ctx.guard)
+        scores, composed = tensors[0].float(), tensors[1] is not None
+        outer = _float32(tensors[1]) if composed else grad
+        to_scores, to_outer = torch.empty_like(scores), torch.empty_like(outer)
+        if to_scores.stride() != scores.stride():  # scores are a slice of a larger tensor, which their gradient is not
+            scores = scores.contiguous()
+            to_scores = torch.empty_like(scores)
+        scratch = scores.new_empty(len(scores), PLANES, *grad.shape[2:])
+        settings = _settings(scores, ctx.knots, ctx.temperature, ctx.guard)
         launch(
-            _increments_backward, (len(weighed), 1, 1), settings.pop("warps"),
-            weighed, outer, grad, to_weighed, to_outer, spare, **settings, COMPOSE=composed, PLANES=PLANES,
+            _displacements_backward, (len(scores), 1, 1), settings.pop("warps"),
+            scores, outer, grad, to_scores, to_outer, scratch, **settings, COMPOSE=composed, PLANES=PLANES,
         )  # fmt: skip
-        found = zip(ctx.needs_input_grad, (to_weighed, to_outer), tensors, strict=False)
+        found = zip(ctx.needs_input_grad, (to_scores, to_outer), tensors, strict=False)
         return *(slope.to(tensor.dtype) if needed else None for needed, slope, tensor in found), None, None, None
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32).contiguous()
 
 
-def _settings(weighed: Tensor, knots: tuple[int, int], temperature: float, guard: float | None) -> dict[str, Any]:
-    """What both ways are launched with."""
-    height, width = weighed.shape[2:]
-    w_batch, w_head, w_row, w_column = weighed.stride()
+def _settings(scores: Tensor, knots: tuple[int, int], temperature: float, guard: float | None) -> dict[str, Any]:
+    """Return the kernel arguments that forward and backward share, and the number of warps."""
+    height, width = scores.shape[2:]
+    s_batch, s_head, s_row, s_column = scores.stride()
     tall, wide, most = (power_above(size) for size in (height, width, max(knots)))
     return {
         "warps": warps_for(most, tall, wide), "height": height, "width": width, "rows": knots[1], "columns": knots[0],
-        "w_batch": w_batch, "w_head": w_head, "w_row": w_row, "w_column": w_column,
+        "s_batch": s_batch, "s_head": s_head, "s_row": s_row, "s_column": s_column,
         "temperature": float(temperature), "epsilon": 0.0 if guard is None else float(guard),
         "HEIGHT": tall, "WIDTH": wide, "KNOTS": most, "GUARD": guard is not None,
     }  # fmt: skip
 
 
 @triton.jit
-def _increments(
-    weighed, outer, out, height, width, rows, columns, w_batch, w_head, w_row, w_column, temperature, epsilon,
+def _displacements(
+    scores, outer, out, height, width, rows, columns, s_batch, s_head, s_row, s_column, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     before = batch * 2 * rows * columns
     displacements_of(
-        weighed + batch * w_batch, w_head, w_row, w_column, 0.0, 0.0, outer + before, out + before,
+        scores + batch * s_batch, s_head, s_row, s_column, 0.0, 0.0, outer + before, out + before,
         height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
 
 
 @triton.jit
 def _through_corner(xx, yx, xy, yy, c, slope):
-    """Gradients to a corner's slopes, in the same order, where ``slope`` is that to its need."""
+    """Return the gradients to a corner's slopes, given the gradient ``slope`` to its ``corner_need``."""
     trace, determinant = xx + yy, xx * yy - xy * yx
     square = trace * trace - 4 * c * determinant
     by_root = tl.where(square >= TINY, slope / tl.sqrt(tl.maximum(square, TINY)), 0.0)
@@ -133,8 +135,11 @@ def _through_corner(xx, yx, xy, yy, c, slope):
 
 
 @triton.jit
-def _put_down(planes, top, bottom, left, right, i, j, rows, columns):
-    """Of each cell (i, j), what its four knots get of the gradients to one component's slopes along its edges."""
+def _scatter_to_planes(planes, top, bottom, left, right, i, j, rows, columns):
+    """Write what each cell (i, j) adds to the gradients of its four knots, one plane per corner.
+
+    ``top``, ``bottom``, ``left`` and ``right`` are the gradients to one component's slopes along the cell's edges.
+    """
     mask, at, size = (i < rows - 1) & (j < columns - 1), planes + i * columns + j, rows * columns
     top, bottom, left, right = top * (columns - 1), bottom * (columns - 1), left * (rows - 1), right * (rows - 1)
     tl.store(at, -top - left, mask=mask)
@@ -144,8 +149,8 @@ def _put_down(planes, top, bottom, left, right, i, j, rows, columns):
 
 
 @triton.jit
-def _pick_up(planes, row, column, mask, rows, columns):
-    """What the knots (row, column) get from the four cells around each."""
+def _gather_from_planes(planes, row, column, mask, rows, columns):
+    """Return the gradients of knots (row, column), the sum over the four cells around each."""
     at, size = planes + row * columns + column, rows * columns
     below, right = mask & (row < rows - 1), column < columns - 1
     above, left = mask & (row > 0), column > 0
@@ -157,9 +162,10 @@ def _pick_up(planes, row, column, mask, rows, columns):
 
 @triton.jit
 def _through_guard(displacements, grad, planes, rows, columns, epsilon, KNOTS: tl.constexpr):
-    """The factor by which a map shrinks, and in ``planes`` the gradient of that to its displacements, ready to pick up.
+    """Return the guard's factor, and write its gradient to the displacements into ``planes``.
 
-    ``grad`` is the gradient to the shrunk map. The factor is the neediest corner's; of several, all have a share.
+    ``grad`` is the gradient to the guarded map. The corner with the largest need decides the factor; if several do,
+    they share the gradient equally, as in torch.amax. ``_gather_from_planes`` reads the result.
     """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     mask, at, size = (i < rows) & (j < columns), i * columns + j, rows * columns
@@ -183,15 +189,15 @@ def _through_guard(displacements, grad, planes, rows, columns, epsilon, KNOTS: t
     xx_b, yx_b, xy_b, yy_b = _through_corner(top_x, top_y, right_x, right_y, c, slope * worst_b)
     xx_c, yx_c, xy_c, yy_c = _through_corner(bottom_x, bottom_y, left_x, left_y, c, slope * worst_c)
     xx_d, yx_d, xy_d, yy_d = _through_corner(bottom_x, bottom_y, right_x, right_y, c, slope * worst_d)
-    _put_down(planes, xx_a + xx_b, xx_c + xx_d, xy_a + xy_c, xy_b + xy_d, i, j, rows, columns)
-    _put_down(planes + 4 * size, yx_a + yx_b, yx_c + yx_d, yy_a + yy_c, yy_b + yy_d, i, j, rows, columns)
+    _scatter_to_planes(planes, xx_a + xx_b, xx_c + xx_d, xy_a + xy_c, xy_b + xy_d, i, j, rows, columns)
+    _scatter_to_planes(planes + 4 * size, yx_a + yx_b, yx_c + yx_d, yy_a + yy_c, yy_b + yy_d, i, j, rows, columns)
     tl.debug_barrier()
     return factor
 
 
 @triton.jit
-def _outer_slopes(displacements, x, y, mask, rows, columns, component: tl.constexpr):
-    """The slopes along x and y of what ``outer_shift`` finds."""
+def _outer_jacobian(displacements, x, y, mask, rows, columns, component: tl.constexpr):
+    """Return the derivatives along x and y of ``outer_displacement``."""
     a, b, c, d, s, t = cell_around(displacements, x, y, mask, rows, columns, component)
     along_x, along_y = (b - a) * (1 - t) + (d - c) * t, (c - a) * (1 - s) + (d - b) * s
     return along_x * (columns - 1), along_y * (rows - 1)
@@ -202,39 +208,42 @@ def _through_composition(
     displacements, outer, grad, to_outer, composed, planes, rows, columns, epsilon,
     KNOTS: tl.constexpr, GUARD: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient to outer∘map, those to ``outer`` and, in ``composed``, to the map of ``displacements``."""
+    """Turn the gradient to outer∘map into those to ``outer`` and, in ``composed``, to the inner map.
+
+    ``displacements`` are the inner map's before its guard. ``composed`` first holds the displacements of outer∘map.
+    """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     mask, at, size = (i < rows) & (j < columns), i * columns + j, rows * columns
-    inner_x, inner_y = (j > 0) & (j < columns - 1), (i > 0) & (i < rows - 1)  # the sides stay where they are
+    inner_x, inner_y = (j > 0) & (j < columns - 1), (i > 0) & (i < rows - 1)  # the borders do not move
     factor = 1.0
     if GUARD:
         factor = guard_factor(displacements, rows, columns, epsilon, KNOTS)
     x = factor * tl.load(displacements + at, mask=mask, other=0.0)
     y = factor * tl.load(displacements + size + at, mask=mask, other=0.0)
     to_x, to_y = j.to(tl.float32) / (columns - 1) + x, i.to(tl.float32) / (rows - 1) + y
-    # Increments are positive, so no knot leaves the square but by rounding.
+    # Increments are positive, so only rounding can move a knot out of the unit square.
     to_x, to_y = tl.minimum(tl.maximum(to_x, 0.0), 1.0), tl.minimum(tl.maximum(to_y, 0.0), 1.0)
     grad_x = tl.load(grad + at, mask=mask, other=0.0)
     grad_y = tl.load(grad + size + at, mask=mask, other=0.0)
     if GUARD:
-        x += outer_shift(outer, to_x, to_y, mask, rows, columns, 0)
-        y += outer_shift(outer, to_x, to_y, mask, rows, columns, 1)
+        x += outer_displacement(outer, to_x, to_y, mask, rows, columns, 0)
+        y += outer_displacement(outer, to_x, to_y, mask, rows, columns, 1)
         tl.store(composed + at, tl.where(inner_x, x, 0.0), mask=mask)
         tl.store(composed + size + at, tl.where(inner_y, y, 0.0), mask=mask)
         tl.debug_barrier()
         again = _through_guard(composed, grad, planes, rows, columns, epsilon, KNOTS)
-        grad_x = again * grad_x + _pick_up(planes, i, j, mask, rows, columns)
-        grad_y = again * grad_y + _pick_up(planes + 4 * size, i, j, mask, rows, columns)
+        grad_x = again * grad_x + _gather_from_planes(planes, i, j, mask, rows, columns)
+        grad_y = again * grad_y + _gather_from_planes(planes + 4 * size, i, j, mask, rows, columns)
     grad_x, grad_y = tl.where(inner_x, grad_x, 0.0), tl.where(inner_y, grad_y, 0.0)
-    xx, xy = _outer_slopes(outer, to_x, to_y, mask, rows, columns, 0)
-    yx, yy = _outer_slopes(outer, to_x, to_y, mask, rows, columns, 1)
+    xx, xy = _outer_jacobian(outer, to_x, to_y, mask, rows, columns, 0)
+    yx, yy = _outer_jacobian(outer, to_x, to_y, mask, rows, columns, 1)
     tl.store(composed + at, grad_x + grad_x * xx + grad_y * yx, mask=mask)
     tl.store(composed + size + at, grad_y + grad_x * xy + grad_y * yy, mask=mask)
-    # A knot of the outer map has a share in whatever looks between it and its neighbours.
-    k, place_y = tl.arange(0, KNOTS), to_y * (rows - 1)
+    # A knot of the outer map contributes to every point that lies between it and its neighbours.
+    k, lattice_y = tl.arange(0, KNOTS), to_y * (rows - 1)
     across = tl.maximum(1 - tl.abs((to_x * (columns - 1))[:, :, None] - k[None, None, :]), 0.0)
     for row in range(0, rows):
-        down = tl.maximum(1 - tl.abs(place_y - row), 0.0)
+        down = tl.maximum(1 - tl.abs(lattice_y - row), 0.0)
         share_x = tl.sum(tl.sum((down * grad_x)[:, :, None] * across, axis=1), axis=0)
         share_y = tl.sum(tl.sum((down * grad_y)[:, :, None] * across, axis=1), axis=0)
         tl.store(to_outer + row * columns + k, share_x, mask=k < columns)
@@ -244,7 +253,7 @@ def _through_composition(
 
 @triton.jit
 def _through_line(raw, grad, j, cells, temperature):
-    """Gradients to every cell's mean, where ``grad`` are those to what ``line_displacements`` finds."""
+    """Return the gradients to the mean score of every cell, given those to ``line_displacements``."""
     share = tl.where(j < cells, raw, float("-inf"))
     share = tl.exp(share - tl.max(share, axis=1)[:, None])
     share = share / tl.sum(share, axis=1)[:, None]
@@ -255,8 +264,8 @@ def _through_line(raw, grad, j, cells, temperature):
 
 
 @triton.jit
-def _of_each(to_mean, i, j, lines, cells, size_across, size_along):
-    """What every pixel of a cell gets of the gradient to the cell's mean (see ``head.raw_parameters``)."""
+def _per_pixel(to_mean, i, j, lines, cells, size_across, size_along):
+    """Divide the gradient to a cell's mean by its number of pixels (see ``next_map.raw_parameters``)."""
     across = ((i + 1) * size_across + lines - 1) // lines - i * size_across // lines
     along = ((j + 1) * size_along + cells - 1) // cells - j * size_along // cells
     return to_mean / (across * along).to(tl.float32)
@@ -267,53 +276,51 @@ def _to_pixels(
     each, target, lines, cells, size_across, size_along, stride_across, stride_along,
     ACROSS: tl.constexpr, ALONG: tl.constexpr,
 ):  # fmt: skip
-    """Every pixel's gradient, to ``target``, from the shares ``each`` of the cells it lies in.
+    """Write the gradient of every pixel to ``target``: the sum of ``each`` over the cells that contain the pixel.
 
-    A pixel's cells are found as a cell's pixels are: ⌊k·cells/size⌋ … ⌈(k + 1)·cells/size⌉ − 1.
+    As in adaptive pooling, pixel k of ``size`` lies in cells ⌊k·cells/size⌋ … ⌈(k + 1)·cells/size⌉ − 1.
     """
     i, j = tl.arange(0, ACROSS)[:, None], tl.arange(0, ALONG)[None, :]
-    there = (i < size_across) & (j < size_along)
+    valid = (i < size_across) & (j < size_along)
     first, end = i * lines // size_across, ((i + 1) * lines + size_across - 1) // size_across
     start, stop = j * cells // size_along, ((j + 1) * cells + size_along - 1) // size_along
     total = tl.zeros((ACROSS, ALONG), tl.float32)
     for line in range(0, lines // size_across + 2):
         for cell in range(0, cells // size_along + 2):
-            mask = there & (first + line < end) & (start + cell < stop)
+            mask = valid & (first + line < end) & (start + cell < stop)
             total += tl.load(each + (first + line) * cells + start + cell, mask=mask, other=0.0)
-    tl.store(target + i * stride_across + j * stride_along, total, mask=there)
+    tl.store(target + i * stride_across + j * stride_along, total, mask=valid)
 
 
 @triton.jit
-def _increments_backward(
-    weighed, outer, grad, to_weighed, to_outer, spare,
-    height, width, rows, columns, w_batch, w_head, w_row, w_column, temperature, epsilon,
+def _displacements_backward(
+    scores, outer, grad, to_scores, to_outer, scratch,
+    height, width, rows, columns, s_batch, s_head, s_row, s_column, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
     PLANES: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     size = rows * columns
-    weighed, to_weighed = weighed + batch * w_batch, to_weighed + batch * w_batch
+    scores, to_scores = scores + batch * s_batch, to_scores + batch * s_batch
     outer, grad, to_outer = outer + batch * 2 * size, grad + batch * 2 * size, to_outer + batch * 2 * size
-    displacements = spare + batch * PLANES * size
+    displacements = scratch + batch * PLANES * size
     planes = displacements + 2 * size
     raw_x = raw_parameters(
-        weighed, 0.0, rows, columns - 1, height, width, w_row, w_column, temperature, HEIGHT, WIDTH, KNOTS
+        scores, 0.0, rows, columns - 1, height, width, s_row, s_column, temperature, HEIGHT, WIDTH, KNOTS
     )  # fmt: skip
     raw_y = raw_parameters(
-        weighed + w_head, 0.0, columns, rows - 1, width, height, w_column, w_row, temperature,
+        scores + s_head, 0.0, columns, rows - 1, width, height, s_column, s_row, temperature,
         WIDTH, HEIGHT, KNOTS,
     )  # fmt: skip
     factor = 1.0
     if GUARD or COMPOSE:
-        shift = line_displacements(raw_x, j, columns - 1)
-        tl.store(displacements + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
-        tl.store(displacements + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
-        shift = line_displacements(raw_y, j, rows - 1)
-        tl.store(displacements + size + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
-        tl.store(
-            displacements + size + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2)
-        )
+        line = line_displacements(raw_x, j, columns - 1)
+        tl.store(displacements + i * columns + j + 1, line, mask=(i < rows) & (j < columns - 2))
+        tl.store(displacements + i * columns + j * (columns - 1), tl.zeros_like(line), mask=(i < rows) & (j < 2))
+        line = line_displacements(raw_y, j, rows - 1)
+        tl.store(displacements + size + (j + 1) * columns + i, line, mask=(i < columns) & (j < rows - 2))
+        tl.store(displacements + size + j * (rows - 1) * columns + i, tl.zeros_like(line), mask=(i < columns) & (j < 2))
         tl.debug_barrier()
     if COMPOSE:
         composed = planes + 8 * size
@@ -324,21 +331,21 @@ def _increments_backward(
     if GUARD:
         factor = _through_guard(displacements, grad, planes, rows, columns, epsilon, KNOTS)
     inner = (i < rows) & (j < columns - 2)
-    to_shift = factor * tl.load(grad + i * columns + j + 1, mask=inner, other=0.0)
+    to_displacement = factor * tl.load(grad + i * columns + j + 1, mask=inner, other=0.0)
     if GUARD:
-        to_shift += _pick_up(planes, i, j + 1, inner, rows, columns)
-    to_mean = _through_line(raw_x, to_shift, j, columns - 1, temperature)
-    each = _of_each(to_mean, i, j, rows, columns - 1, height, width)
+        to_displacement += _gather_from_planes(planes, i, j + 1, inner, rows, columns)
+    to_mean = _through_line(raw_x, to_displacement, j, columns - 1, temperature)
+    each = _per_pixel(to_mean, i, j, rows, columns - 1, height, width)
     tl.store(displacements + i * (columns - 1) + j, each, mask=(i < rows) & (j < columns - 1))
     inner = (i < columns) & (j < rows - 2)
-    to_shift = factor * tl.load(grad + size + (j + 1) * columns + i, mask=inner, other=0.0)
+    to_displacement = factor * tl.load(grad + size + (j + 1) * columns + i, mask=inner, other=0.0)
     if GUARD:
-        to_shift += _pick_up(planes + 4 * size, j + 1, i, inner, rows, columns)
-    to_mean = _through_line(raw_y, to_shift, j, rows - 1, temperature)
-    each = _of_each(to_mean, i, j, columns, rows - 1, width, height)
+        to_displacement += _gather_from_planes(planes + 4 * size, j + 1, i, inner, rows, columns)
+    to_mean = _through_line(raw_y, to_displacement, j, rows - 1, temperature)
+    each = _per_pixel(to_mean, i, j, columns, rows - 1, width, height)
     tl.store(displacements + size + i * (rows - 1) + j, each, mask=(i < columns) & (j < rows - 1))
     tl.debug_barrier()
-    _to_pixels(displacements, to_weighed, rows, columns - 1, height, width, w_row, w_column, HEIGHT, WIDTH)
+    _to_pixels(displacements, to_scores, rows, columns - 1, height, width, s_row, s_column, HEIGHT, WIDTH)
     _to_pixels(
-        displacements + size, to_weighed + w_head, columns, rows - 1, width, height, w_column, w_row, WIDTH, HEIGHT
+        displacements + size, to_scores + s_head, columns, rows - 1, width, height, s_column, s_row, WIDTH, HEIGHT
     )  # fmt: skip

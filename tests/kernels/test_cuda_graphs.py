@@ -11,8 +11,8 @@ from torch import Tensor
 
 import localscale as ls
 from localscale import kernels
-from localscale.kernels import recorded
-from localscale.kernels.recorded import MOST, USUAL, replayed
+from localscale.kernels import cuda_graphs
+from localscale.kernels.cuda_graphs import CALLS_BEFORE_RECORDING, MAX_RECORDINGS, replay_or_call
 
 on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs need a GPU")
 
@@ -22,15 +22,15 @@ class Recorded:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, works: bool = True) -> None:
         self.count, self.works, self.stream = 0, works, "stream"
-        monkeypatch.setattr(recorded, "_stream_of", lambda x: self.stream)
-        monkeypatch.setattr(recorded, "_record", self.record)
+        monkeypatch.setattr(cuda_graphs, "_recordable_stream", lambda x: self.stream)
+        monkeypatch.setattr(cuda_graphs, "_record", self.record)
 
     def record(self, f: Any, inputs: tuple[Tensor, ...], stream: object) -> Any:
         self.count += 1
         held = [x.clone() for x in inputs]
         graph = type("Graph", (), {"replay": lambda graph: answer[0].copy_(f(*held)[0])})()
         answer = f(*held)
-        return recorded._Recording(graph, held, answer) if self.works else None
+        return cuda_graphs._Recording(graph, held, answer) if self.works else None
 
 
 def double(x: Tensor) -> tuple[Tensor]:
@@ -43,49 +43,53 @@ def triple(x: Tensor) -> tuple[Tensor]:
 
 def test_a_way_to_be_called_is_recorded_once_when_it_has_come_often_enough(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch), torch.zeros(1)
-    answers = [replayed(double, (torch.full((3,), float(n)),), owner=owner, way="way")[0] for n in range(6)]
+    answers = [replay_or_call(double, (torch.full((3,), float(n)),), owner=owner, settings="way")[0] for n in range(6)]
     assert made.count == 1
     for n, answer in enumerate(answers):  # each keeps its own
         assert answer.tolist() == [2 * n] * 3
-    for _ in range(USUAL):
-        replayed(double, (torch.ones(4),), owner=owner, way="way")
-        replayed(double, (torch.ones(3),), owner=torch.zeros(1), way="way")
+    for _ in range(CALLS_BEFORE_RECORDING):
+        replay_or_call(double, (torch.ones(4),), owner=owner, settings="way")
+        replay_or_call(double, (torch.ones(3),), owner=torch.zeros(1), settings="way")
     assert made.count == 1
-    replayed(double, (torch.ones(4),), owner=owner, way="way")
+    replay_or_call(double, (torch.ones(4),), owner=owner, settings="way")
     assert made.count == 2
 
 
 def test_another_way_is_another_recording(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch), torch.zeros(1)
     x, weight = torch.ones(3), torch.ones(2, 2)
-    settings = {"owner": owner, "reads": (weight,), "way": "way"}
-    for _ in range(USUAL + 1):
-        assert replayed(double, (x,), **settings)[0].tolist() == [2, 2, 2]
-    assert replayed(double, (x.half(),), **settings)[0].dtype == torch.half
-    assert replayed(triple, (x,), **settings | {"way": "another"})[0].tolist() == [3, 3, 3]
+    settings = {"owner": owner, "reads": (weight,), "settings": "way"}
+    for _ in range(CALLS_BEFORE_RECORDING + 1):
+        assert replay_or_call(double, (x,), **settings)[0].tolist() == [2, 2, 2]
+    assert replay_or_call(double, (x.half(),), **settings)[0].dtype == torch.half
+    assert replay_or_call(triple, (x,), **settings | {"settings": "another"})[0].tolist() == [3, 3, 3]
     made.stream = "another"
-    assert replayed(triple, (x,), **settings)[0].tolist() == [3, 3, 3]
+    assert replay_or_call(triple, (x,), **settings)[0].tolist() == [3, 3, 3]
     made.stream = "stream"
     for moved in (weight.clone(), weight.T, weight.view(4), weight.view(torch.int32)):
-        assert replayed(double, (x,), **settings)[0].tolist() == [2, 2, 2]  # the latest again, not to be forgotten
-        assert replayed(triple, (x,), **settings | {"reads": (moved,)})[0].tolist() == [3, 3, 3]
+        assert replay_or_call(double, (x,), **settings)[0].tolist() == [
+            2,
+            2,
+            2,
+        ]  # again the latest
+        assert replay_or_call(triple, (x,), **settings | {"reads": (moved,)})[0].tolist() == [3, 3, 3]
     assert made.count == 1
 
 
 def test_only_the_latest_ways_are_remembered_and_only_while_their_owner_lives(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch), torch.zeros(1)
-    for size in range(1, MOST + 1):
-        for _ in range(USUAL + 1):
-            replayed(double, (torch.ones(size),), owner=owner, way=None)
-    replayed(double, (torch.ones(1),), owner=owner, way=None)  # now the latest
-    replayed(double, (torch.ones(MOST + 1),), owner=owner, way=None)
-    assert made.count == len(recorded._SEEN[owner]) == MOST
-    replayed(double, (torch.ones(1),), owner=owner, way=None)
-    assert isinstance(next(reversed(recorded._SEEN[owner].values())), recorded._Recording), "still there"
-    for _ in range(USUAL + 1):
-        replayed(double, (torch.ones(2),), owner=owner, way=None)
-    assert made.count == MOST + 1, "the oldest was forgotten"
-    held = weakref.ref(next(reversed(recorded._SEEN[owner].values())).inputs[0])
+    for size in range(1, MAX_RECORDINGS + 1):
+        for _ in range(CALLS_BEFORE_RECORDING + 1):
+            replay_or_call(double, (torch.ones(size),), owner=owner, settings=None)
+    replay_or_call(double, (torch.ones(1),), owner=owner, settings=None)  # now the latest
+    replay_or_call(double, (torch.ones(MAX_RECORDINGS + 1),), owner=owner, settings=None)
+    assert made.count == len(cuda_graphs._SEEN[owner]) == MAX_RECORDINGS
+    replay_or_call(double, (torch.ones(1),), owner=owner, settings=None)
+    assert isinstance(next(reversed(cuda_graphs._SEEN[owner].values())), cuda_graphs._Recording), "still there"
+    for _ in range(CALLS_BEFORE_RECORDING + 1):
+        replay_or_call(double, (torch.ones(2),), owner=owner, settings=None)
+    assert made.count == MAX_RECORDINGS + 1, "the oldest was forgotten"
+    held = weakref.ref(next(reversed(cuda_graphs._SEEN[owner].values())).inputs[0])
     del owner
     gc.collect()
     assert held() is None
@@ -94,7 +98,7 @@ def test_only_the_latest_ways_are_remembered_and_only_while_their_owner_lives(mo
 def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch):
     made, owner = Recorded(monkeypatch, works=False), torch.zeros(1)
     for _ in range(5):
-        assert replayed(double, (torch.ones(3),), owner=owner, way=None)[0].tolist() == [2, 2, 2]
+        assert replay_or_call(double, (torch.ones(3),), owner=owner, settings=None)[0].tolist() == [2, 2, 2]
     assert made.count == 1
 
 
@@ -114,19 +118,19 @@ def test_a_capture_that_is_broken_off_ends(raised: type[BaseException]):
 
     graph: Any = Graph()
     with pytest.raises(raised):
-        recorded._capture(graph, interrupted)
+        cuda_graphs._capture(graph, interrupted)
     assert graph.ended == 1
 
 
 def test_on_a_cpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recorded, "_record", None)
+    monkeypatch.setattr(cuda_graphs, "_record", None)
     owner = torch.zeros(1)
     for _ in range(5):
-        replayed(double, (torch.ones(3),), owner=owner, way=None)
-    assert owner not in recorded._SEEN
+        replay_or_call(double, (torch.ones(3),), owner=owner, settings=None)
+    assert owner not in cuda_graphs._SEEN
 
 
-class Silent(recorded._Recording):
+class Silent(cuda_graphs._Recording):
     """Takes no time."""
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Any:
@@ -136,13 +140,13 @@ class Silent(recorded._Recording):
 
 def keys_of(canonicalizer: ls.Canonicalizer, features: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What recordings of this canonicalizer's solves would be known by."""
-    monkeypatch.setattr(recorded, "USUAL", 0)
-    monkeypatch.setattr(recorded, "_stream_of", lambda x: "stream")
-    monkeypatch.setattr(recorded, "_record", lambda f, inputs, stream: Silent(graph=None, inputs=[], answer=()))
-    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    monkeypatch.setattr(cuda_graphs, "CALLS_BEFORE_RECORDING", 0)
+    monkeypatch.setattr(cuda_graphs, "_recordable_stream", lambda x: "stream")
+    monkeypatch.setattr(cuda_graphs, "_record", lambda f, inputs, stream: Silent(graph=None, inputs=[], answer=()))
+    monkeypatch.setattr(kernels, "available", lambda *tensors: True)
     with torch.no_grad():
         canonicalizer(features)
-    return list(recorded._SEEN[canonicalizer.network.trunk.tensors()[0]])
+    return list(cuda_graphs._SEEN[canonicalizer.network.trunk.tensors()[0]])
 
 
 def test_a_solve_is_known_by_all_that_it_follows_from(monkeypatch: pytest.MonkeyPatch):
@@ -174,16 +178,16 @@ def test_nothing_is_recorded_in_training_nor_in_compiled_programs(monkeypatch: p
     features = torch.rand(1, 3, 6, 6, device=DEVICE)
     owner = canonicalizer.network.trunk.tensors()[0]
     Recorded(monkeypatch)
-    monkeypatch.setattr(kernels, "usable", lambda *tensors: True)
+    monkeypatch.setattr(kernels, "available", lambda *tensors: True)
     canonicalizer(features).map.state().sum().backward()
     with torch.no_grad():
         torch.compile(canonicalizer, backend="eager")(features)
-    assert owner not in recorded._SEEN
+    assert owner not in cuda_graphs._SEEN
 
 
 def recordings(canonicalizer: ls.Canonicalizer) -> int:
-    seen = recorded._SEEN[canonicalizer.network.trunk.tensors()[0]].values()
-    return sum(isinstance(one, recorded._Recording) for one in seen)
+    seen = cuda_graphs._SEEN[canonicalizer.network.trunk.tensors()[0]].values()
+    return sum(isinstance(one, cuda_graphs._Recording) for one in seen)
 
 
 @on_gpu
@@ -195,7 +199,7 @@ def test_a_replayed_solve_is_the_launched_one(in_channels: int, update: str, mon
     with torch.no_grad():
         found = [canonicalizer(x) for x in inputs]
         assert recordings(canonicalizer) == 1
-        monkeypatch.setattr(recorded, "WANTED", False)
+        monkeypatch.setattr(cuda_graphs, "ENABLED", False)
         for x, report in zip(inputs, found, strict=True):
             launched = canonicalizer(x)
             assert torch.equal(report.map.state(), launched.map.state())
@@ -207,12 +211,12 @@ def test_a_replayed_solve_is_the_launched_one(in_channels: int, update: str, mon
 def test_weights_that_change_are_followed():
     canonicalizer, features = canonicalizer_for(3, "direct", True, (16, 16)), features_for(3)
     with torch.no_grad():
-        before = [canonicalizer(features).map.state() for _ in range(USUAL + 2)][-1]
+        before = [canonicalizer(features).map.state() for _ in range(CALLS_BEFORE_RECORDING + 2)][-1]
         canonicalizer.network.to_x.weight.mul_(-1)  # in place
         in_place = canonicalizer(features).map.state()
         assert not torch.allclose(in_place, before, atol=1e-4)
         canonicalizer.network.to_x.weight = torch.nn.Parameter(-canonicalizer.network.to_x.weight.detach())
-        for _ in range(USUAL + 2):
+        for _ in range(CALLS_BEFORE_RECORDING + 2):
             assert torch.equal(canonicalizer(features).map.state(), before)
         assert recordings(canonicalizer) == 2
 
@@ -223,14 +227,14 @@ def test_streams_modes_and_captures_of_others():
     with torch.no_grad():
         usual = canonicalizer(features).map.state()
     with torch.inference_mode():
-        for _ in range(USUAL + 2):
+        for _ in range(CALLS_BEFORE_RECORDING + 2):
             canonicalizer(features)
     with torch.no_grad():  # recorded in inference mode, replayed outside
         assert torch.equal(canonicalizer(features).map.state(), usual)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            beside = [canonicalizer(features).map.state() for _ in range(USUAL + 2)]
+            beside = [canonicalizer(features).map.state() for _ in range(CALLS_BEFORE_RECORDING + 2)]
         stream.synchronize()
         assert all(torch.equal(state, usual) for state in beside)
         assert recordings(canonicalizer) == 2

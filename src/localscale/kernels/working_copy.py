@@ -1,7 +1,17 @@
-"""What a solve looks at, in one or two passes over the features: at a small size, and normalised across channels.
+"""Make the working copy of a solve: features at a smaller size and, for latent features, normalised across channels.
 
-Their twins are ``localscale.conventions.resize`` and a layer norm without weights. Both write channels last, whatever
-the strides they read. Nothing here is differentiable.
+``shrink`` resizes with an anti-aliasing tent filter; its reference is ``localscale.conventions.resize``. ``normalise``
+does the same and then subtracts the mean and divides by the standard deviation of each pixel's channels; its reference
+adds ``layer_norm`` without weights. Both read any strides and write channels last ``(B, h, w, C)``, in one or two
+passes over memory. Not differentiable.
+
+Four kernels share the work:
+
+- ``_shrink``: any strides. One program instance makes ``ROWS`` rows of one channel of one image.
+- ``_shrink_last``: contiguous channels. One program instance makes a tile of pixels and channels.
+- ``_shrink_band``: contiguous channels in half precision, normalised in the same pass. One program instance makes a
+  band of rows of one image, all columns and channels.
+- ``_normalise``: no resizing. One program instance works on a block of pixels with all their channels.
 """
 
 from __future__ import annotations
@@ -11,38 +21,39 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from localscale.kernels.bilinear import FEW_CHANNELS, tile_pixels
 from localscale.kernels.launch import cover, launch, power_above
-from localscale.kernels.places import FEW, tile_of
 
 __all__ = ["normalise", "shrink"]
 
-EPSILON = 1e-5  # of a layer norm
-ROWS = 8  # of an output, in one program
-TILE = (4, 2, 32)  # rows, columns and channels of one, in a program of one warp
-MOST_TAPS = 9  # along an axis, which are spelled out in a program
-BAND, WIDE_BAND, NARROW = (7, 4), (14, 8), 128  # rows of a band and warps of a program, for so many channels or more
-HELD = (64, 32, 256)  # pixels of a line, of one of the copy, and channels, that a program can hold on every GPU
+EPSILON = 1e-5  # added to the variance, as in layer_norm
+ROWS = 8  # output rows per program instance of _shrink
+TILE = (4, 2, 32)  # rows, columns and channels per program instance of _shrink_last, which has one warp
+MAX_TAPS = 9  # _shrink_last unrolls its loops over the pixels under a tent; with more taps, _shrink is used
+BAND, WIDE_BAND, NARROW = (7, 4), (14, 8), 128  # output rows and warps of _shrink_band: up to 128 channels, and above
+HELD = (64, 32, 256)  # input columns, output columns and channels that fit into the shared memory of every GPU
 
 
 @triton.jit
-def _tents(output, size, new, used):
-    """The tents of outputs along one axis: centre, slope and first pixel, and how their weights are levelled.
+def _tents(output, size, new, taps):
+    """Return the tent filters of the given outputs along one axis: centre, slope, first pixel, level and tilt.
 
-    See ``localscale.conventions._resize_matrix``.
+    Level and tilt correct the weights of a tent so that they sum to one and their mean position is the centre, also
+    where the border cuts the tent off. See ``localscale.conventions._resize_matrix``.
     """
     spacing = (size - 1) * 1.0 / tl.maximum(new - 1, 1)
     slope = 1 / tl.maximum(spacing, 1.0)
     centre = output * spacing
     start = tl.ceil(centre - tl.maximum(spacing, 1.0)).to(tl.int32)
     total, first, second = centre * 0, centre * 0, centre * 0
-    for t in range(used):
+    for t in range(taps):
         pixel = start + t
         offset = pixel - centre
         tent = tl.where((pixel >= 0) & (pixel < size), tl.maximum(1 - tl.abs(offset) * slope, 0.0), 0.0)
         total, first, second = total + tent, first + tent * offset, second + tent * offset * offset
     spread = total * second - first * first
-    alone = spread <= 1.1920929e-07 * total * total  # a single pixel under the tent
-    total = tl.where(total > 0, total, 1.0)  # of outputs that are not there
+    alone = spread <= 1.1920929e-07 * total * total  # only one pixel lies under the tent
+    total = tl.where(total > 0, total, 1.0)  # outputs beyond the last have no pixels
     spread = tl.where(alone, 1.0, spread)
     level, tilt = tl.where(alone, 1 / total, second / spread), tl.where(alone, 0.0, first / spread)
     return centre, slope, start, level, tilt
@@ -50,39 +61,39 @@ def _tents(output, size, new, used):
 
 @triton.jit
 def _weights(pixel, centre, slope, level, tilt):
-    """What pixels inside weigh in the outputs with these tents: the weights sum to one and balance about the centre."""
+    """Return the weights of pixels inside the image in the outputs that have these tents."""
     offset = pixel - centre
     return tl.maximum(1 - tl.abs(offset) * slope, 0.0) * (level - tilt * offset)
 
 
 @triton.jit
 def _shrink(
-    x, between, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column, used,
+    x, intermediate, out, channels, height, width, new_height, new_width, x_batch, x_channel, x_row, x_column, taps,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """A few rows of one channel of one output: first down its columns, to ``between``, then along its rows."""
+    """Resize a few rows of one channel: first along the columns, into ``intermediate``, then along the rows."""
     channel, batch = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column, new_column = tl.arange(0, WIDTH)[None, :], tl.arange(0, NEW_WIDTH)
-    centre, slope, start, level, tilt = _tents(rows, height, new_height, used)
+    centre, slope, start, level, tilt = _tents(rows, height, new_height, taps)
     source = x + batch * x_batch + channel * x_channel + column * x_column
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
-    for t in tl.range(0, used, loop_unroll_factor=4):
+    for t in tl.range(0, taps, loop_unroll_factor=4):
         row = start + t
         inside = (rows < new_height) & (row >= 0) & (row < height)
         weight = _weights(row, centre, slope, level, tilt)
         value = tl.load(source + row[:, None] * x_row, mask=inside[:, None] & (column < width), other=0)
         sums += weight[:, None] * value.to(tl.float32)
     line = (batch * channels + channel) * new_height + rows
-    tl.store(between + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
+    tl.store(intermediate + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
     tl.debug_barrier()
-    centre, slope, start, level, tilt = _tents(new_column, width, new_width, used)
+    centre, slope, start, level, tilt = _tents(new_column, width, new_width, taps)
     answer = tl.zeros((ROWS, NEW_WIDTH), tl.float32)
-    for t in tl.range(0, used, loop_unroll_factor=4):
+    for t in tl.range(0, taps, loop_unroll_factor=4):
         at = start + t
         weight = _weights(at, centre, slope, level, tilt)
-        there = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
-        value = tl.load(between + line[:, None] * width + at[None, :], mask=there, other=0.0)
+        valid = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
+        value = tl.load(intermediate + line[:, None] * width + at[None, :], mask=valid, other=0.0)
         answer += weight[None, :] * value
     target = out + ((batch * new_height + rows[:, None]) * new_width + new_column[None, :]) * channels + channel
     tl.store(target, answer, mask=(rows < new_height)[:, None] & (new_column < new_width)[None, :])
@@ -91,22 +102,22 @@ def _shrink(
 @triton.jit
 def _shrink_last(
     x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column,
-    USED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
+    TAPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of an output whose channels lie side by side, some of them, from all that lies under both tents."""
+    """Resize a tile of pixels and channels in one pass, from all pixels under the tents of both axes."""
     batch, blocks = tl.program_id(2).to(tl.int64), tl.cdiv(channels, ACROSS)
     channel = tl.program_id(0) % blocks * ACROSS + tl.arange(0, ACROSS)[None, :]
     across = tl.program_id(0) // blocks
-    new_row, new_column, _ = tile_of(tl.program_id(1), across, new_height, new_width, ROWS, COLUMNS)
+    new_row, new_column, _ = tile_pixels(tl.program_id(1), across, new_height, new_width, ROWS, COLUMNS)
     new_row, new_column = new_row[:, None], new_column[:, None]
-    middle, steep, top, level, tilt = _tents(new_row, height, new_height, USED)
-    centre, slope, left, even, lean = _tents(new_column, width, new_width, USED)
+    middle, steep, top, level, tilt = _tents(new_row, height, new_height, TAPS)
+    centre, slope, left, even, lean = _tents(new_column, width, new_width, TAPS)
     source = x + batch * x_batch + channel
     answer = tl.zeros((ROWS * COLUMNS, ACROSS), tl.float32)
-    for down in tl.static_range(USED):
+    for down in tl.static_range(TAPS):
         row, sums = top + down, tl.zeros((ROWS * COLUMNS, ACROSS), tl.float32)
         line = source + tl.minimum(tl.maximum(row, 0), height - 1) * x_row
-        for right in tl.static_range(USED):
+        for right in tl.static_range(TAPS):
             column = left + right
             weight = tl.where((column >= 0) & (column < width), _weights(column, centre, slope, even, lean), 0.0)
             at = tl.minimum(tl.maximum(column, 0), width - 1) * x_column
@@ -117,43 +128,44 @@ def _shrink_last(
 
 
 @triton.jit
-def _level(value, channels, epsilon):
-    """``value`` (pixels, channels) with mean 0 and variance 1 across channels; it is 0 at those that are not there."""
-    there = tl.arange(0, value.shape[1])[None, :] < channels
-    value = tl.where(there, value - (tl.sum(value, axis=1) / channels)[:, None], 0.0)
+def _normalised(value, channels, epsilon):
+    """Normalise ``value`` (pixels, channels) to mean 0 and variance 1 across channels; padding channels stay 0."""
+    valid = tl.arange(0, value.shape[1])[None, :] < channels
+    value = tl.where(valid, value - (tl.sum(value, axis=1) / channels)[:, None], 0.0)
     return value / tl.sqrt(tl.sum(value * value, axis=1) / channels + epsilon)[:, None]
 
 
 @triton.jit
 def _pick(values, index, k):
-    """Number ``k`` of the ``values``."""
+    """Return element ``k`` of ``values``."""
     return tl.sum(tl.where(index == k, values, 0.0), axis=0)
 
 
 @triton.jit
 def _shrink_band(
-    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column, used, epsilon,
+    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column, taps, epsilon,
     ROWS: tl.constexpr, TENTS: tl.constexpr, WIDTH: tl.constexpr, NEW_WIDTH: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """A few rows of an output in half precision whose channels lie side by side, normalised.
+    """Resize and normalise a band of output rows, reading each input row once.
 
-    Each row of ``x`` is read once. A matrix unit shrinks it along, by weights in two parts whose digits add up; down,
-    it lies under the tents of two of the output's rows, one before it and one after.
+    Along a row, the resizing is a matrix product on tensor cores. Its weights are split into two half-precision parts,
+    ``high`` and ``low``, which together have twice the digits. Down the columns, an input row lies under the tents of
+    two output rows: ``before`` and ``after`` accumulate them.
     """
     batch, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS
     column, new_column, channel = tl.arange(0, WIDTH), tl.arange(0, NEW_WIDTH), tl.arange(0, ACROSS)[None, :]
-    centre, slope, _, even, lean = _tents(new_column, width, new_width, used)
+    centre, slope, _, even, lean = _tents(new_column, width, new_width, taps)
     along = _weights(column[None, :], centre[:, None], slope, even[:, None], lean[:, None])
     along = tl.where(column[None, :] < width, along, 0.0)
     high = along.to(x.dtype.element_ty)
     low = (along - high.to(tl.float32)).to(x.dtype.element_ty)
-    index = tl.arange(0, TENTS)  # from the row before the first on
-    _, steep, _, levels, tilts = _tents(first - 1 + index, height, new_height, used)
+    index = tl.arange(0, TENTS)  # tents of the row before the band, then of its rows
+    _, steep, _, levels, tilts = _tents(first - 1 + index, height, new_height, taps)
     spacing = (height - 1) * 1.0 / tl.maximum(new_height - 1, 1)
     source = x + batch * x_batch + column[:, None] * x_column + channel
     mask = (column < width)[:, None] & (channel < channels)
     target = out + batch * new_height * new_width * channels + new_column[:, None] * channels + channel
-    there = (new_column < new_width)[:, None] & (channel < channels)
+    valid = (new_column < new_width)[:, None] & (channel < channels)
     before, after = tl.zeros((NEW_WIDTH, ACROSS), tl.float32), tl.zeros((NEW_WIDTH, ACROSS), tl.float32)
     new_row, past = first, tl.minimum(first + ROWS, new_height)
     middle, level, tilt = (first - 1) * spacing, _pick(levels, index, 0), _pick(tilts, index, 0)
@@ -165,8 +177,8 @@ def _shrink_band(
         value = tl.dot(low, value, tl.dot(high, value))
         if row > next_middle:
             if new_row > first:
-                answer = _level(before, channels, epsilon).to(out.dtype.element_ty)
-                tl.store(target + (new_row - 1) * new_width * channels, answer, mask=there)
+                answer = _normalised(before, channels, epsilon).to(out.dtype.element_ty)
+                tl.store(target + (new_row - 1) * new_width * channels, answer, mask=valid)
             before, middle, level, tilt = after, next_middle, next_level, next_tilt
             new_row += 1
             after, next_middle = tl.zeros((NEW_WIDTH, ACROSS), tl.float32), new_row * spacing
@@ -174,11 +186,11 @@ def _shrink_band(
         before += _weights(row, middle, steep, level, tilt) * value
         after += _weights(row, next_middle, steep, next_level, next_tilt) * value
     if new_row > first:
-        answer = _level(before, channels, epsilon).to(out.dtype.element_ty)
-        tl.store(target + (new_row - 1) * new_width * channels, answer, mask=there)
-    if new_row < past:  # it ends on the middle of its last row
-        answer = _level(after, channels, epsilon).to(out.dtype.element_ty)
-        tl.store(target + new_row * new_width * channels, answer, mask=there)
+        answer = _normalised(before, channels, epsilon).to(out.dtype.element_ty)
+        tl.store(target + (new_row - 1) * new_width * channels, answer, mask=valid)
+    if new_row < past:  # the input ends at the centre of the last output row
+        answer = _normalised(after, channels, epsilon).to(out.dtype.element_ty)
+        tl.store(target + new_row * new_width * channels, answer, mask=valid)
 
 
 @triton.jit
@@ -191,37 +203,37 @@ def _normalise(
     channel = tl.arange(0, CHANNELS)
     mask = (pixel < pixels)[:, None] & (channel < channels)[None, :]
     at = (pixel // width * x_row + pixel % width * x_column)[:, None] + channel[None, :] * x_channel
-    value = _level(tl.load(x + batch * x_batch + at, mask=mask, other=0).to(tl.float32), channels, epsilon)
+    value = _normalised(tl.load(x + batch * x_batch + at, mask=mask, other=0).to(tl.float32), channels, epsilon)
     target = out + (batch * pixels + pixel[:, None]) * channels + channel[None, :]
     tl.store(target, value.to(out.dtype.element_ty), mask=mask)
 
 
 def shrink(x: Tensor, height: int, width: int) -> Tensor:
-    """``x`` ``(B, C, H, W)`` at another size, ``(B, height, width, C)`` in float32."""
+    """Resize ``x`` ``(B, C, H, W)``; return ``(B, height, width, C)`` in float32."""
     batch, channels, old_height, old_width = x.shape
     out = torch.empty(batch, height, width, channels, dtype=torch.float32, device=x.device)
     taps = _taps(x, height, width)
-    if _side_by_side(x) and taps <= MOST_TAPS:
+    if _channels_contiguous(x) and taps <= MAX_TAPS:
         rows, columns, across = TILE
         launch(
             _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch), 1,
             x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
-            USED=taps, ROWS=rows, COLUMNS=columns, ACROSS=across,
+            TAPS=taps, ROWS=rows, COLUMNS=columns, ACROSS=across,
         )  # fmt: skip
         return out
-    between = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
+    intermediate = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     launch(
         _shrink, (cover(height, ROWS), channels, batch), 4,
-        x, between, out, channels, old_height, old_width, height, width, *x.stride(), taps,
+        x, intermediate, out, channels, old_height, old_width, height, width, *x.stride(), taps,
         ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
     )  # fmt: skip
     return out
 
 
 def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
-    """``x`` ``(B, C, H, W)`` at a size no larger, with mean 0 and variance 1 across the channels of every pixel.
+    """Resize ``x`` ``(B, C, H, W)`` to a size no larger, and normalise the channels of every pixel.
 
-    It comes as ``(B, height, width, C)``.
+    Return ``(B, height, width, C)`` with mean 0 and variance 1 across channels.
     """
     batch, channels, old_height, old_width = x.shape
     out = torch.empty(batch, height, width, channels, dtype=dtype, device=x.device)
@@ -230,7 +242,7 @@ def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
         return out
     columns, across = max(power_above(old_width), 16), max(power_above(channels), 16)
     held = old_width <= HELD[0] and width <= HELD[1] and channels <= HELD[2]
-    if not (held and _side_by_side(x) and _is_multiplied(x)):
+    if not (held and _channels_contiguous(x) and _has_matrix_product(x)):
         _normalise_all(shrink(x, height, width).permute(0, 3, 1, 2), out)
         return out
     rows, warps = BAND if across <= NARROW else WIDE_BAND
@@ -253,17 +265,17 @@ def _normalise_all(x: Tensor, out: Tensor) -> None:
     )  # fmt: skip
 
 
-def _side_by_side(x: Tensor) -> bool:
-    """Whether channels are, and enough of them to be read together."""
-    return x.stride(1) == 1 and x.shape[1] > FEW
+def _channels_contiguous(x: Tensor) -> bool:
+    """Return whether channels are contiguous in memory, and enough of them to be read together."""
+    return x.stride(1) == 1 and x.shape[1] > FEW_CHANNELS
 
 
-def _is_multiplied(x: Tensor) -> bool:
-    """Whether matrix units take it as it is; Triton's interpreter has no products of bfloat16."""
+def _has_matrix_product(x: Tensor) -> bool:
+    """Return whether ``tl.dot`` takes this dtype; Triton's interpreter cannot multiply bfloat16."""
     return x.dtype == torch.float16 or (x.dtype == torch.bfloat16 and x.is_cuda)
 
 
 def _taps(x: Tensor, height: int, width: int) -> int:
-    """How many pixels along an axis may lie under a tent."""
+    """Return the largest number of pixels that lie under a tent, along either axis."""
     old_height, old_width = x.shape[2:]
     return int(2 * max((old_height - 1) / max(height - 1, 1), (old_width - 1) / max(width - 1, 1), 1)) + 1

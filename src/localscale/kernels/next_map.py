@@ -1,7 +1,13 @@
-"""From the trunk's features to the next map, in one launch: pooling, heads, increments, guard, composition.
+"""Compute the next map from the features of the network's trunk, in one launch.
 
-Its twin is the rest of ``localscale.canonicalizer.network.MapNetwork`` with the updates ``direct`` and ``compose``
-on grid maps. One program works on one image. Nothing here is differentiable.
+``next_displacements`` applies the two heads (1 × 1 convolutions to one *score* per pixel, along x and along y), pools
+the scores to the cells of the map's lattice, turns them into increments by tanh and softmax, sums the increments up to
+displacements, applies the fold guard, and composes with the current map for the update ``compose``. The reference is
+``localscale.canonicalizer.network.MapNetwork`` after its trunk, with the updates ``direct`` and ``compose`` on grid
+maps, which takes many small launches. One program instance works on one image.
+
+Not differentiable; ``next_map_gradients`` has the version with gradients. The other functions here are device
+functions that both share.
 """
 
 from __future__ import annotations
@@ -21,29 +27,33 @@ __all__ = [
     "guard_factor",
     "line_displacements",
     "next_displacements",
-    "outer_shift",
+    "outer_displacement",
     "raw_parameters",
     "warps_for",
 ]
 
 
 def warps_for(knots: int, height: int, width: int) -> int:
-    """For a program that pools pixels to knots, powers of two all: one warp, while it can hold what is pooled."""
+    """Return the number of warps for pooling pixels to knots: one as long as its registers hold the scores.
+
+    All arguments are the powers of two that the kernel is compiled for.
+    """
     return 1 if knots * height * max(knots, width) <= 4096 else 8
 
 
 @triton.jit
 def raw_parameters(
-    weighed, bias, lines, cells, size_across, size_along, stride_across, stride_along, temperature,
+    scores, bias, lines, cells, size_across, size_along, stride_across, stride_along, temperature,
     ACROSS: tl.constexpr, ALONG: tl.constexpr, KNOTS: tl.constexpr,
 ):  # fmt: skip
-    """Raw parameters ``tanh(mean + bias) / temperature`` of every cell (column) of every line of knots (row).
+    """Return the raw parameter ``tanh(mean score + bias) / temperature`` of every cell of every line of knots.
 
-    A line's cells lie side by side along one axis of the ``weighed`` pixels, and the lines across it.
+    Row k of the answer is a line of knots, column j a cell between two of its knots. Cells lie *along* one axis of the
+    scores, lines *across* it, so that one function serves x and y.
     """
     i, j, k = tl.arange(0, ACROSS), tl.arange(0, ALONG), tl.arange(0, KNOTS)
-    there = (i < size_across)[:, None] & (j < size_along)[None, :]
-    value = tl.load(weighed + i[:, None] * stride_across + j[None, :] * stride_along, mask=there, other=0.0)
+    valid = (i < size_across)[:, None] & (j < size_along)[None, :]
+    value = tl.load(scores + i[:, None] * stride_across + j[None, :] * stride_along, mask=valid, other=0.0)
     start, stop = k * size_along // cells, ((k + 1) * size_along + cells - 1) // cells
     first, end = k * size_across // lines, ((k + 1) * size_across + lines - 1) // lines
     in_cell = (j[None, :] >= start[:, None]) & (j[None, :] < stop[:, None])
@@ -56,7 +66,10 @@ def raw_parameters(
 
 @triton.jit
 def line_displacements(raw, k, cells):
-    """Displacements of the knots after each cell, from every line's raw parameters: a softmax's surplus, summed up."""
+    """Return the displacement of the knot after each cell, from the raw parameters of every line.
+
+    A cell's increment is its softmax share of the line; the displacements are the running sums of share − 1 / cells.
+    """
     raw = tl.where(k < cells, raw, float("-inf"))
     share = tl.exp(raw - tl.max(raw, axis=1)[:, None])
     surplus = share / tl.sum(share, axis=1)[:, None] - 1.0 / cells
@@ -65,7 +78,10 @@ def line_displacements(raw, k, cells):
 
 @triton.jit
 def edge_slopes(displacements, i, j, rows, columns):
-    """One component's slopes along the edges of the cells (i, j): top and bottom along x, left and right along y."""
+    """Return the slopes of one component along the edges of cells (i, j).
+
+    Those of the top and bottom edges are along x, those of the left and right edges along y.
+    """
     mask = (i < rows - 1) & (j < columns - 1)
     at = displacements + i * columns + j
     a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
@@ -75,7 +91,10 @@ def edge_slopes(displacements, i, j, rows, columns):
 
 @triton.jit
 def corner_need(xx, yx, xy, yy, c):
-    """1/t of one corner with slopes ∂x/∂x, ∂y/∂x, ∂x/∂y, ∂y/∂y (see ``maps.folds.guard_factor``)."""
+    """Return 1 / t for one corner of a cell, where t is the factor that the guard allows there.
+
+    The arguments are the slopes ∂x/∂x, ∂y/∂x, ∂x/∂y, ∂y/∂y; see ``maps.folds.guard_factor``.
+    """
     trace, determinant = xx + yy, xx * yy - xy * yx
     discriminant = tl.maximum(trace * trace - 4 * c * determinant, 1.1920929e-07)
     return (tl.sqrt(discriminant) - trace) / (2 * c)
@@ -83,7 +102,7 @@ def corner_need(xx, yx, xy, yy, c):
 
 @triton.jit
 def guard_factor(displacements, rows, columns, epsilon, KNOTS: tl.constexpr):
-    """How far a map of displacements ``(2, rows, columns)`` must shrink to have no determinant below ``epsilon``."""
+    """Return the factor for displacements ``(2, rows, columns)`` that keeps every determinant at least ``epsilon``."""
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     top_x, bottom_x, left_x, right_x = edge_slopes(displacements, i, j, rows, columns)
     top_y, bottom_y, left_y, right_y = edge_slopes(displacements + rows * columns, i, j, rows, columns)
@@ -98,19 +117,19 @@ def guard_factor(displacements, rows, columns, epsilon, KNOTS: tl.constexpr):
 
 @triton.jit
 def cell_around(displacements, x, y, mask, rows, columns, component: tl.constexpr):
-    """A component of the displacements of the four control points around points (x, y), and the place between them."""
-    place_x, place_y = x * (columns - 1), y * (rows - 1)
-    left = tl.maximum(tl.minimum(place_x.to(tl.int32), columns - 2), 0)
-    top = tl.maximum(tl.minimum(place_y.to(tl.int32), rows - 2), 0)
+    """Return one component of the displacements at the four control points around (x, y), and the fractions between."""
+    lattice_x, lattice_y = x * (columns - 1), y * (rows - 1)
+    left = tl.maximum(tl.minimum(lattice_x.to(tl.int32), columns - 2), 0)
+    top = tl.maximum(tl.minimum(lattice_y.to(tl.int32), rows - 2), 0)
     at = displacements + component * rows * columns + top * columns + left
     a, b = tl.load(at, mask=mask, other=0.0), tl.load(at + 1, mask=mask, other=0.0)
     c, d = tl.load(at + columns, mask=mask, other=0.0), tl.load(at + columns + 1, mask=mask, other=0.0)
-    return a, b, c, d, place_x - left, place_y - top
+    return a, b, c, d, lattice_x - left, lattice_y - top
 
 
 @triton.jit
-def outer_shift(displacements, x, y, mask, rows, columns, component: tl.constexpr):
-    """A component of l(q) − q at points q = (x, y), from the displacements of l's control points."""
+def outer_displacement(displacements, x, y, mask, rows, columns, component: tl.constexpr):
+    """Return one component of l(q) − q at points q = (x, y), from the displacements of l's control points."""
     a, b, c, d, s, t = cell_around(displacements, x, y, mask, rows, columns, component)
     upper, lower = a * (1 - s) + b * s, c * (1 - s) + d * s
     return upper * (1 - t) + lower * t
@@ -118,28 +137,28 @@ def outer_shift(displacements, x, y, mask, rows, columns, component: tl.constexp
 
 @triton.jit
 def displacements_of(
-    weighed, w_head, w_row, w_column, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
+    scores, s_head, s_row, s_column, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
-    """One image's next displacements, to ``out``, from its pixels ``weighed`` by both heads ``(2, height, width)``.
+    """Write one image's next displacements to ``out``, from its ``scores`` ``(2, height, width)``.
 
-    Biases are numbers, not where they lie.
+    ``bias_x`` and ``bias_y`` are numbers, not pointers.
     """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     along_x, along_y = out, out + rows * columns
     raw = raw_parameters(
-        weighed, bias_x, rows, columns - 1, height, width, w_row, w_column, temperature, HEIGHT, WIDTH, KNOTS
+        scores, bias_x, rows, columns - 1, height, width, s_row, s_column, temperature, HEIGHT, WIDTH, KNOTS
     )  # fmt: skip
-    shift = line_displacements(raw, j, columns - 1)
-    tl.store(along_x + i * columns + j + 1, shift, mask=(i < rows) & (j < columns - 2))
-    tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(shift), mask=(i < rows) & (j < 2))
+    line = line_displacements(raw, j, columns - 1)
+    tl.store(along_x + i * columns + j + 1, line, mask=(i < rows) & (j < columns - 2))
+    tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(line), mask=(i < rows) & (j < 2))
     raw = raw_parameters(
-        weighed + w_head, bias_y, columns, rows - 1, width, height, w_column, w_row, temperature,
+        scores + s_head, bias_y, columns, rows - 1, width, height, s_column, s_row, temperature,
         WIDTH, HEIGHT, KNOTS,
     )  # fmt: skip
-    shift = line_displacements(raw, j, rows - 1)
-    tl.store(along_y + (j + 1) * columns + i, shift, mask=(i < columns) & (j < rows - 2))
-    tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(shift), mask=(i < columns) & (j < 2))
+    line = line_displacements(raw, j, rows - 1)
+    tl.store(along_y + (j + 1) * columns + i, line, mask=(i < columns) & (j < rows - 2))
+    tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(line), mask=(i < columns) & (j < 2))
     tl.debug_barrier()
     mask, at = (i < rows) & (j < columns), i * columns + j
     factor = 1.0
@@ -152,8 +171,8 @@ def displacements_of(
         even_x, even_y = j.to(tl.float32) / (columns - 1), i.to(tl.float32) / (rows - 1)
         to_x = tl.minimum(tl.maximum(even_x + x, 0.0), 1.0)
         to_y = tl.minimum(tl.maximum(even_y + y, 0.0), 1.0)
-        x += outer_shift(outer, to_x, to_y, mask, rows, columns, 0)
-        y += outer_shift(outer, to_x, to_y, mask, rows, columns, 1)
+        x += outer_displacement(outer, to_x, to_y, mask, rows, columns, 0)
+        y += outer_displacement(outer, to_x, to_y, mask, rows, columns, 1)
         x = tl.where((j == 0) | (j == columns - 1), 0.0, x)
         y = tl.where((i == 0) | (i == rows - 1), 0.0, y)
         if GUARD:
@@ -169,30 +188,30 @@ def displacements_of(
 
 @triton.jit
 def _next_displacements(
-    features, weighed, weight_x, bias_x, weight_y, bias_y, outer, out, channels, height, width, rows, columns,
+    features, scores, weight_x, bias_x, weight_y, bias_y, outer, out, channels, height, width, rows, columns,
     f_batch, f_channel, f_row, f_column, temperature, epsilon,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr,
     GUARD: tl.constexpr, COMPOSE: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0).to(tl.int64)
     pixel = tl.arange(0, PIXELS)
-    there = pixel < height * width
-    place = (pixel // width) * f_row + (pixel % width) * f_column
+    valid = pixel < height * width
+    at_pixel = (pixel // width) * f_row + (pixel % width) * f_column
     dot_x, dot_y = tl.zeros((PIXELS,), tl.float32), tl.zeros((PIXELS,), tl.float32)
     for start in range(0, channels, CHANNELS):
         channel = start + tl.arange(0, CHANNELS)
-        mask = (channel < channels)[:, None] & there[None, :]
-        at = features + batch * f_batch + channel[:, None] * f_channel + place[None, :]
+        mask = (channel < channels)[:, None] & valid[None, :]
+        at = features + batch * f_batch + channel[:, None] * f_channel + at_pixel[None, :]
         value = tl.load(at, mask=mask, other=0.0).to(tl.float32)
         dot_x += tl.sum(value * tl.load(weight_x + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
         dot_y += tl.sum(value * tl.load(weight_y + channel, mask=channel < channels, other=0.0)[:, None], axis=0)
-    weighed += batch * 2 * height * width
-    tl.store(weighed + pixel, dot_x, mask=there)
-    tl.store(weighed + height * width + pixel, dot_y, mask=there)
+    scores += batch * 2 * height * width
+    tl.store(scores + pixel, dot_x, mask=valid)
+    tl.store(scores + height * width + pixel, dot_y, mask=valid)
     tl.debug_barrier()
     before = batch * 2 * rows * columns
     displacements_of(
-        weighed, height * width, width, 1, tl.load(bias_x), tl.load(bias_y), outer + before, out + before,
+        scores, height * width, width, 1, tl.load(bias_x), tl.load(bias_y), outer + before, out + before,
         height, width, rows, columns, temperature, epsilon, HEIGHT, WIDTH, KNOTS, GUARD, COMPOSE,
     )  # fmt: skip
 
@@ -206,18 +225,24 @@ def next_displacements(
     guard: float | None,
     outer: Tensor | None = None,
 ) -> Tensor:
-    """Offsets ``(B, 2·Ny·Nx)`` of the next map from features ``(B, C, h, w)``, composed with ``outer`` if given.
+    """Return the displacements ``(B, 2·Ny·Nx)`` of the next map, from features ``(B, C, h, w)``.
 
-    ``heads`` are weight and bias of the heads along x and y; ``outer`` is given as displacements too.
+    Args:
+        features: the trunk's output.
+        heads: weight and bias of the head along x, then of that along y.
+        knots: control points along x and along y.
+        temperature: divides the raw parameters.
+        guard: the smallest determinant allowed; None for no guard.
+        outer: displacements of the current map, with which the next one is composed; None for the update ``direct``.
     """
     batch, channels, height, width = features.shape
     columns, rows = knots
     out = torch.empty(batch, 2 * rows * columns, dtype=torch.float32, device=features.device)
-    weighed = torch.empty(batch, 2, height, width, dtype=torch.float32, device=features.device)
+    scores = torch.empty(batch, 2, height, width, dtype=torch.float32, device=features.device)
     pixels = power_above(height * width)
     launch(
         _next_displacements, (batch, 1, 1), 4,
-        features, weighed, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
+        features, scores, *heads, out if outer is None else outer, out, channels, height, width, rows, columns,
         *features.stride(), temperature, 0.0 if guard is None else guard,
         PIXELS=pixels, CHANNELS=max(1, min(16, 4096 // pixels)), HEIGHT=power_above(height),
         WIDTH=power_above(width), KNOTS=power_above(max(knots)),

@@ -10,7 +10,7 @@ from torch import Tensor
 import localscale as ls
 from localscale.canonicalizer.network import MapNetwork, Trunk
 from localscale.errors import GradientError
-from localscale.kernels.increments import increments
+from localscale.kernels.next_map_gradients import differentiable_displacements
 from localscale.maps.grid import GridMap
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -67,7 +67,7 @@ def twin(weighed: Tensor, outer: Tensor | None, *, guard: float | None, **chosen
 
 
 def kernel(weighed: Tensor, outer: Tensor | None, **chosen: Any) -> Tensor:
-    return increments(weighed, **chosen, outer=outer)
+    return differentiable_displacements(weighed, **chosen, outer=outer)
 
 
 def slopes(function: Callable[..., Tensor], values: Inputs, name: str) -> list[Tensor]:
