@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,13 +21,13 @@ from benchmarks.measurement import Table
 from benchmarks.results import ROOT, render, save
 from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
+from localscale.lab.data.imagenet.annotations import find_mask_file
 from localscale.lab.data.imagenet.evidence import evidence_box, load_classifier
-from localscale.lab.data.imagenet.given import find_mask_file
-from localscale.lab.data.imagenet.listing import list_images
+from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Picture
-from localscale.lab.data.imagenet.stages import SEGMENTERS, Segmenter
+from localscale.lab.data.imagenet.registries import SEGMENTERS
+from localscale.lab.data.imagenet.stages import Photograph
 from localscale.lab.data.images import read_image
 from localscale.lab.pages.results import render_table
 
@@ -69,29 +69,29 @@ def measure(
     options = ImageNetOptions(images=folder, sam_encoder=encoder, sam_decoder=decoder)
     names = [name for name in list_images(folder).names if find_mask_file(folder, name)][:limit]
     classifier = load_classifier("deit_tiny_patch16_224", weights)
-    segmenters: dict[str, Segmenter] = {NOTHING: _fill_box, "grabcut": SEGMENTERS["grabcut"](options)}
+    segmenters: dict[str, Callable[..., Any]] = {NOTHING: _fill_box, "grabcut": SEGMENTERS["grabcut"](options)}
     if encoder is not None:
         segmenters["onnx-sam"] = SEGMENTERS["onnx-sam"](options)
     boxes: dict[str, list[float]] = {"evidence": [], "whole image": [], "seconds": []}
     scores = {(name, source): list[float]() for name in segmenters for source in ("true", "evidence")}
     seconds = {name: list[float]() for name in segmenters}
     for name in tqdm(names, desc="segmenters", unit="image", leave=False):
-        picture = _read(folder, name)
+        photograph = _read(folder, name)
         trimap = np.asarray(Image.open(str(find_mask_file(folder, name))).convert("L"))
         true = bounding_box(trimap >= BORDER)
-        spent, box = _timed(partial(evidence_box, classifier, picture.pixels))
-        whole = Box(0, 0, picture.width, picture.height)
+        spent, box = _timed(partial(evidence_box, classifier, photograph.pixels))
+        whole = Box(0, 0, photograph.width, photograph.height)
         box = box or whole
         boxes["evidence"].append(box.overlap(true))
         boxes["whole image"].append(whole.overlap(true))
         boxes["seconds"].append(spent)
         for segmenter, segment in segmenters.items():
             shared = 0.0
-            if isinstance(segment, OnnxSamSegmenter):  # look at the picture once for both boxes
-                shared, embeddings = _timed(partial(segment.embed, picture))
+            if isinstance(segment, OnnxSamSegmenter):  # look at the photograph once for both boxes
+                shared, embeddings = _timed(partial(segment.embed, photograph))
                 segment = partial(segment.cut, embeddings=embeddings)
             for source, prompt in (("true", true), ("evidence", box)):
-                spent, mask = _timed(partial(segment, picture, prompt))
+                spent, mask = _timed(partial(segment, photograph, prompt))
                 scores[segmenter, source].append(0.0 if isinstance(mask, Skip) else overlap(mask, trimap))
                 seconds[segmenter].append(shared + spent)
     return [_box_table(boxes), _mask_table(scores, seconds, len(names))]
@@ -133,13 +133,13 @@ def _mask_table(scores: dict[tuple[str, str], list[float]], seconds: dict[str, l
     return Table("Masks without a download", note, rows)
 
 
-def _read(folder: Path, name: str) -> Picture:
+def _read(folder: Path, name: str) -> Photograph:
     image = read_image(folder / name)
-    return Picture(name, np.array(image), image.size, name.partition("/")[0])
+    return Photograph(name, np.array(image), image.size, name.partition("/")[0])
 
 
-def _fill_box(picture: Picture, box: Box) -> np.ndarray:
-    mask = np.zeros((picture.height, picture.width), bool)
+def _fill_box(photograph: Photograph, box: Box) -> np.ndarray:
+    mask = np.zeros((photograph.height, photograph.width), bool)
     mask[round(box.top) : round(box.bottom), round(box.left) : round(box.right)] = True
     return mask
 

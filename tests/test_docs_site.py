@@ -114,8 +114,8 @@ def test_examples_in_docstrings_are_code(site: Path):
 def make_datasets(folder: Path):
     """Small ones where docs/data.md reads: two photographs with given masks, one scene of rendered boxes."""
     import trimesh
-    from imagenet_scenes import write_folder
     from object_inputs import noisy_radiance, textured_box, write_glb, write_hdr
+    from photographs import write_folder
 
     from localscale.lab.data import generate
     from localscale.lab.data.imagenet import imagenet_job

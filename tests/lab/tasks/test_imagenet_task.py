@@ -89,7 +89,7 @@ def test_a_class_index_numbers_the_classes(data: ImageNetData, tmp_path: Path):
 @pytest.mark.parametrize(
     ("folders", "told"),
     [
-        (None, "is no folder; expected one with a subfolder per class"),
+        (None, "is not a folder; expected one with a subfolder per class"),
         ((), "holds no images in class folders; expected train/CLASS/IMAGE.jpg"),
         (
             ("red",),

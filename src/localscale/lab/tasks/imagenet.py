@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
-from localscale.lab.data.imagenet.listing import list_images
+from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
 from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, seed_of
 

@@ -1,4 +1,4 @@
-"""Real model classes with tiny random weights, written to a folder as a user would have them."""
+"""Write real model classes with tiny random weights to disk, in the formats that users have."""
 
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def write_sam(folder: Path) -> Path:
 
 
 class Averages(nn.Module):
-    """What LaMa's file looks like from outside: image and mask in [0, 1] → image; here the mean of what is seen."""
+    """A model with LaMa's interface (image and mask in [0, 1] → image) that fills with the mean visible colour."""
 
     def forward(self, image: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         assert image.size(2) % 8 == 0
@@ -110,7 +110,7 @@ def write_lama(path: Path) -> Path:
 
 
 def write_onnx_encoder(path: Path, *, square: int | None) -> Path:
-    """An encoder that gives a pooled copy of its input: ``(1, 3, S, S)`` or ``(H, W, 3)``."""
+    """Write an encoder that averages its input, ``(1, 3, S, S)`` or ``(H, W, 3)``."""
     from onnx import TensorProto, helper
 
     shape = [1, 3, square, square] if square else ["height", "width", 3]
@@ -120,9 +120,9 @@ def write_onnx_encoder(path: Path, *, square: int | None) -> Path:
 
 
 def write_onnx_decoder(path: Path, *, names: tuple[str, ...], small: bool = False) -> Path:
-    """A decoder whose second and best of three masks is all object, with the inputs of ``names``.
+    """Write a decoder with the inputs ``names`` whose second mask of three has the best score and is all object.
 
-    With ``small`` it leaves its masks at its own size of 16×16 and ignores the image's.
+    With ``small`` its masks have 16×16 pixels instead of the image's size.
     """
     from onnx import TensorProto, helper, numpy_helper
 

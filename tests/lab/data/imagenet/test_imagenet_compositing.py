@@ -1,20 +1,21 @@
-"""Larger and smaller objects before their own background: geometry, colours, and what must not change."""
+"""Compositing: geometry, colours, and the pixels that must not change."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imagenet_scenes import RED, SKY, disc, paint
+from photographs import RED, SKY, disc, paint
 
 from localscale.lab.data.boxes import bounding_box
-from localscale.lab.data.imagenet.compositing import check_mask, composite, cut_out, hole_around, soften_rim
+from localscale.lab.data.imagenet.compositing import composite, cut_out, soften_rim
+from localscale.lab.data.imagenet.masks import check_mask, hole_around
 
 SCALES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
-BLOB = disc(128, 112, 18, (60, 50)) | disc(128, 112, 9, (80, 60))  # lopsided: a wrong centre shows
+BLOB = disc(128, 112, 18, (60, 50)) | disc(128, 112, 9, (80, 60))  # asymmetric, so that a wrong centre is noticed
 
 
 def place(mask: np.ndarray, scale: float, *, feather: float = 1.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Original, composite over a plain sky, and the new mask."""
+    """Return the original, the composite on a plain sky, and the new mask."""
     pixels = np.full((*mask.shape, 3), SKY, np.uint8)
     pixels[mask] = RED
     hole = hole_around(mask, 0.02)
@@ -22,7 +23,7 @@ def place(mask: np.ndarray, scale: float, *, feather: float = 1.5) -> tuple[np.n
     return pixels, *composite(background, cut_out(pixels, mask, feather=feather), scale)
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", [0.7, 1.1, 1.3])
 def test_the_area_grows_with_the_square_of_the_scale(scale: float):
     _, _, mask = place(BLOB, scale)
     assert mask.sum() / BLOB.sum() == pytest.approx(scale**2, rel=0.03)
@@ -54,7 +55,7 @@ def test_scale_one_gives_the_object_back():
 
 @pytest.mark.parametrize("scale", [0.7, 1.3])
 def test_a_plain_object_has_no_fringe(scale: float):
-    """Every pixel lies on the straight line between the two colours: nothing darker, brighter or of another hue."""
+    """Every pixel is a mixture of the two colours: none is darker, brighter or of another hue."""
     _, image, _ = place(BLOB, scale)
     sky, red = np.array(SKY, float), np.array(RED, float)
     along = ((image - sky) @ (red - sky)) / ((red - sky) @ (red - sky))
@@ -64,9 +65,9 @@ def test_a_plain_object_has_no_fringe(scale: float):
     assert np.abs(image - nearest).max() <= 1
 
 
-@pytest.mark.parametrize("scale", [0.7, 1.2])
-def test_nothing_of_the_old_background_comes_along(scale: float):
-    """An object whose edge pixels are mixed with green, put before blue: no green is left."""
+@pytest.mark.parametrize("scale", [0.7, 1.3])
+def test_no_old_background_is_pasted(scale: float):
+    """If an object with green in its edge pixels is pasted on blue, no green is left."""
     mask = disc(96, 80, 18)
     soft = np.clip(18.5 - np.hypot(np.arange(96) - 47.5, np.arange(80)[:, None] - 39.5), 0, 1)[..., None]
     pixels = (soft * np.array(RED) + (1 - soft) * np.array([0, 255, 0])).astype(np.uint8)
@@ -75,8 +76,8 @@ def test_nothing_of_the_old_background_comes_along(scale: float):
     assert image[..., 1].max() <= RED[1] + 2
 
 
-@pytest.mark.parametrize("scale", [0.7, 0.9, 1.1, 1.3])
-def test_the_rest_of_the_image_is_the_originals_bit_for_bit(scale: float):
+@pytest.mark.parametrize("scale", [0.7, 1.3])
+def test_the_rest_of_the_image_equals_the_original(scale: float):
     pixels = paint(BLOB)
     hole = hole_around(BLOB, 0.02)
     filled = pixels.copy()
@@ -90,7 +91,7 @@ def test_the_rest_of_the_image_is_the_originals_bit_for_bit(scale: float):
 
 
 @pytest.mark.parametrize("scale", [0.7, 1.3])
-def test_mirrored_in_mirrored_out(scale: float):
+def test_a_mirrored_input_gives_a_mirrored_result(scale: float):
     pixels = paint(BLOB)
     background = paint(np.zeros_like(BLOB), seed=3)
     image, mask = composite(background, cut_out(pixels, BLOB), scale)
@@ -100,7 +101,7 @@ def test_mirrored_in_mirrored_out(scale: float):
 
 
 def test_shrinking_is_anti_aliased():
-    """Stripes of one pixel become grey, not broad false stripes."""
+    """Stripes of one pixel become grey and not broad aliased stripes."""
     mask = disc(128, 112, 40, (64, 56))
     pixels = np.zeros((112, 128, 3), np.uint8)
     pixels[:, ::2] = 255
@@ -141,26 +142,7 @@ def test_the_rim_is_blended_without_a_seam():
     assert np.abs(np.diff(row)).max() <= 60, "the step of 100 is spread over the rim"
 
 
-# What cannot be used
-
-
-@pytest.mark.parametrize(
-    ("mask", "reason"),
-    [
-        (np.zeros((80, 96), bool), "the mask is empty"),
-        (disc(radius=4), "the object covers less than 2% of the image"),
-        (~disc(radius=10), "the object covers more than 70% of the image"),
-        (disc(centre=(24, 40)), "the object would leave the frame at scale 1.3"),
-        (disc(radius=35), "the object would leave the frame at scale 1.3"),
-    ],
-)
-def test_reasons(mask: np.ndarray, reason: str):
-    skip = check_mask(mask, SCALES)
-    assert skip is not None
-    assert skip.reason == reason
-
-
-def test_usable_masks_have_no_reason():
+def test_masks_near_the_frame():
     assert check_mask(disc(), SCALES) is None
     assert check_mask(disc(centre=(27, 40)), SCALES) is None
     touching = disc(centre=(20, 40))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from imagenet_scenes import write_folder
+from photographs import write_folder
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import functional as F
@@ -32,7 +32,7 @@ def root(options: ImageNetOptions, request: pytest.FixtureRequest, tmp_path_fact
     return out
 
 
-def test_it_is_a_labelled_image_dataset(root: Path):
+def test_items_are_images_and_labels(root: Path):
     dataset = LocallyScaledImageNet(root)
     assert len(dataset) == 28
     assert dataset.classes == ("class0", "class1")
@@ -44,7 +44,7 @@ def test_it_is_a_labelled_image_dataset(root: Path):
         assert dataset.classes[label] == dataset.stored.records[position]["class_folder"]
 
 
-def test_groups_are_one_image_at_all_scales(root: Path, options: ImageNetOptions):
+def test_a_group_is_one_image_at_all_scales(root: Path, options: ImageNetOptions):
     dataset = LocallyScaledImageNet(root)
     assert len(dataset.groups) == 4
     assert sorted(position for positions in dataset.groups.values() for position in positions) == list(range(28))
@@ -59,7 +59,7 @@ def test_groups_are_one_image_at_all_scales(root: Path, options: ImageNetOptions
         assert areas == sorted(areas)
 
 
-def test_transforms_and_loaders_work_as_everywhere(root: Path):
+def test_transforms_and_loaders_work(root: Path):
     dataset = LocallyScaledImageNet(root, F.to_tensor, lambda label: label + 100)
     images, labels = next(iter(DataLoader(dataset, batch_size=5, num_workers=0)))
     assert images.shape == (5, 3, 80, 96)
@@ -69,7 +69,7 @@ def test_transforms_and_loaders_work_as_everywhere(root: Path):
     assert group.label in (100, 101)
 
 
-def test_jpg_datasets_read_back_too(options: ImageNetOptions, tmp_path: Path):
+def test_jpg_datasets_can_be_read(options: ImageNetOptions, tmp_path: Path):
     generate(imagenet_job(dataclasses.replace(options, image_format="jpg", limit=1)), tmp_path / "out")
     dataset = LocallyScaledImageNet(tmp_path / "out")
     assert [dataset.stored.records[p]["suffixes"][-1] for p in dataset.groups[0]] == ["mask.png"] * 3 + ["png"] + [
@@ -78,8 +78,8 @@ def test_jpg_datasets_read_back_too(options: ImageNetOptions, tmp_path: Path):
     assert dataset.read_group(0).images.shape == (7, 3, 80, 96)
 
 
-def test_what_cannot_be_read_is_named(root: Path, tmp_path: Path):
-    with pytest.raises(DataError, match=r"no group 99 in .*; there are 4, see .groups"):
+def test_errors_name_the_problem(root: Path, tmp_path: Path):
+    with pytest.raises(DataError, match="no group 99"):
         LocallyScaledImageNet(root).read_group(99)
     with pytest.raises(DataError, match=r"no dataset.json in"):
         LocallyScaledImageNet(tmp_path)

@@ -1,4 +1,4 @@
-"""Locally scaled ImageNet: photographs whose object was made larger or smaller before its own background."""
+"""Locally scaled ImageNet: photographs whose labelled object was made larger or smaller on its own background."""
 
 from localscale.lab.data.imagenet.dataset import Group, LocallyScaledImageNet
 from localscale.lab.data.imagenet.job import imagenet_job

@@ -1,7 +1,7 @@
-"""Cutting an object out, filling its place, and putting it back larger or smaller.
+"""Cut an object out of an image and paste it back at another scale.
 
-The object keeps its own centre (its box's). Outside the filled hole and the pasted object with its soft edge, every
-pixel is the original's.
+The centre of the object's bounding box stays where it is. Every pixel outside the filled hole and outside the pasted
+object with its soft edge equals the original's.
 """
 
 from __future__ import annotations
@@ -14,56 +14,24 @@ from PIL import Image
 
 from localscale.extras import require
 from localscale.lab.data.boxes import Box, bounding_box
-from localscale.lab.data.generation.job import Skip
 
-__all__ = ["Cutout", "check_mask", "composite", "cut_out", "hole_around", "soften_rim"]
+__all__ = ["Cutout", "composite", "cut_out", "soften_rim"]
 
-LEAST, MOST = 0.02, 0.70  # of the image's area
-OPAQUE = 0.5  # an object's pixel has at least this much alpha
+OPAQUE = 0.5  # a pixel with at least this alpha belongs to the object's mask
 
 
 @dataclass(frozen=True)
 class Cutout:
-    """An object alone: ``alpha`` and colours times alpha, ``(H, W, 4)`` float32, and its box."""
+    """An object without its background: ``layer`` ``(H, W, 4)`` float32 holds colour times alpha, then alpha."""
 
     layer: np.ndarray
     box: Box
 
 
-def check_mask(mask: np.ndarray, scales: tuple[float, ...]) -> Skip | None:
-    """Why an object cannot be used, or None."""
-    share = float(mask.mean())
-    if share == 0:
-        return Skip("the mask is empty")
-    if share < LEAST:
-        return Skip(f"the object covers less than {LEAST:.0%} of the image", {"mask_area": round(share, 6)})
-    if share > MOST:
-        return Skip(f"the object covers more than {MOST:.0%} of the image", {"mask_area": round(share, 6)})
-    height, width = mask.shape
-    box = bounding_box(mask)
-    largest = max(scales)
-    grown = box.scaled(max(largest, 1.0))
-    outside = grown.left < 0 or grown.top < 0 or grown.right > width or grown.bottom > height
-    if largest > 1 and outside:
-        return Skip(f"the object would leave the frame at scale {largest:g}", {"mask_box": list(box.edges)})
-    if min(scales) < 1 and (box.left <= 0 or box.top <= 0 or box.right >= width or box.bottom >= height):
-        return Skip("the object touches the frame and may be cut by it", {"mask_box": list(box.edges)})
-    return None
-
-
-def hole_around(mask: np.ndarray, margin: float) -> np.ndarray:
-    """The object and ``margin`` (a fraction of the shorter side, at least 3 pixels) around it: where it may have left
-    a trace."""
-    cv2 = require("cv2", "imagenet")
-    radius = max(3, round(margin * min(mask.shape)))
-    kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
-    return cv2.dilate(mask.astype(np.uint8), kernel, borderValue=0).astype(bool)
-
-
 def soften_rim(pixels: np.ndarray, filled: np.ndarray, hole: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The filled image with the hole's rim blended into the original over the half of the margin away from the object.
+    """Return the filled image with a gradual transition to the original along the rim of the hole.
 
-    That rim is true background, so there is no need for a seam.
+    The rim shows true background, so the outer half of the margin can be blended and no seam is left.
     """
     cv2 = require("cv2", "imagenet")
     inward, outward = (
@@ -77,10 +45,10 @@ def soften_rim(pixels: np.ndarray, filled: np.ndarray, hole: np.ndarray, mask: n
 
 
 def cut_out(pixels: np.ndarray, mask: np.ndarray, *, feather: float = 1.5) -> Cutout:
-    """The object with a soft edge ``feather`` pixels wide, centred on the mask's.
+    """Return the object with a soft edge that is ``feather`` pixels wide and centred on the mask's edge.
 
-    A pixel at the edge shows a mixture of object and background. Its colour is taken from the object's inside, nearby,
-    so that none of the old background comes along.
+    An edge pixel shows a mixture of object and background. Its colour is replaced by a colour from nearby inside the
+    object, so that nothing of the old background is pasted.
     """
     cv2 = require("cv2", "imagenet")
     alpha = mask.astype(np.float32)
@@ -92,10 +60,10 @@ def cut_out(pixels: np.ndarray, mask: np.ndarray, *, feather: float = 1.5) -> Cu
 
 
 def composite(background: np.ndarray, cutout: Cutout, scale: float) -> tuple[np.ndarray, np.ndarray]:
-    """The object at ``scale`` before the filled background: an image ``(H, W, 3)`` and the object's mask ``(H, W)``."""
+    """Paste the object at ``scale`` onto the filled background; return the image and the object's mask."""
     height, width = background.shape[:2]
     layer = _rescale(cutout, scale, width, height)
-    layer = layer / np.maximum(layer[..., 3:], 1)  # a cubic filter overshoots, in colour as in alpha
+    layer = layer / np.maximum(layer[..., 3:], 1)  # bicubic resizing overshoots in colour and alpha
     alpha = np.where(layer[..., 3:] < 1 / 512, 0, layer[..., 3:])
     colours = np.clip(layer[..., :3], 0, 255 * alpha)
     mixed = colours + (1 - alpha) * background
@@ -104,13 +72,13 @@ def composite(background: np.ndarray, cutout: Cutout, scale: float) -> tuple[np.
 
 
 def _rescale(cutout: Cutout, scale: float, width: int, height: int) -> np.ndarray:
-    """The layer resized about the box's centre, anti-aliased, on the whole image's grid.
+    """Return the layer resized about the box's centre with anti-aliasing, on the pixel grid of the whole image.
 
-    Output pixel edge u shows input position c + (u − c) / scale; the input is a window of the layer with empty space
-    around it, so that a filter never looks past its end.
+    Output coordinate u shows input coordinate c + (u − c) / scale. The layer is padded with empty pixels, so that the
+    filter never reads past its end.
     """
     (x, y), source = cutout.box.centre, cutout.layer
-    reach = math.ceil(3 * max(1.0, scale, 1 / scale))  # of the filter
+    reach = math.ceil(3 * max(1.0, scale, 1 / scale))  # of the bicubic filter, in pixels
     shown, spans = bounding_box(source[..., 3] > 0), []
     for centre, low, high, length in ((x, shown.left, shown.right, width), (y, shown.top, shown.bottom, height)):
         first = max(math.floor(centre + (low - centre) * scale) - reach, 0)
@@ -128,7 +96,7 @@ def _rescale(cutout: Cutout, scale: float, width: int, height: int) -> np.ndarra
 
 
 def _inner_colours(pixels: np.ndarray, mask: np.ndarray, needed: np.ndarray) -> np.ndarray:
-    """The object's colours, carried outward from one pixel inside its edge; thin parts keep their own."""
+    """Return the object's colours, extended outward from one pixel inside its edge; thin parts keep their own."""
     cv2 = require("cv2", "imagenet")
     square = np.ones((3, 3), np.uint8)
     core = cv2.erode(mask.astype(np.uint8), square, borderValue=1)
@@ -138,7 +106,7 @@ def _inner_colours(pixels: np.ndarray, mask: np.ndarray, needed: np.ndarray) -> 
     total, weight = colours * known[..., None], known
     while not (weight[needed] > 0).all():
         total, weight = cv2.blur(total, (3, 3)), cv2.blur(weight, (3, 3))
-        # Once a pixel has a colour it keeps it, so the nearest inside colours count.
+        # A pixel keeps the first colour it gets, which comes from the nearest pixels inside.
         fresh = (weight > 1e-6) & (known == 0)
         colours[fresh] = total[fresh] / weight[fresh][:, None]
         known = np.where(weight > 1e-6, 1, 0).astype(np.float32)

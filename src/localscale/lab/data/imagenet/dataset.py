@@ -1,4 +1,4 @@
-"""Reading locally scaled ImageNet back, grouped by source image."""
+"""Read locally scaled ImageNet, image by image or grouped by source image."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Group:
 class LocallyScaledImageNet(LabelledImages):
     """Images whose labelled object was made larger or smaller, as ``(image, label)``.
 
-    ``scales``, ``classes`` and ``groups`` (a source image's number → its positions, smallest scale first) say what is
-    what: position ``p`` shows its object at ``scale_of(p)``.
+    ``scales`` lists the factors and ``classes`` the class names. ``groups`` maps a source image's number to the
+    positions of its images, smallest scale first; image ``p`` shows its object at ``scale_of(p)``.
 
     >>> dataset = LocallyScaledImageNet("out/imagenet")  # doctest: +SKIP
     >>> image, label = dataset[0]  # doctest: +SKIP
@@ -54,18 +54,20 @@ class LocallyScaledImageNet(LabelledImages):
             positions.sort(key=lambda position: records[position]["scale"])
 
     def read_mask(self, position: int) -> np.ndarray:
-        """Where the object is, ``(H, W)`` of booleans."""
+        """Return the object's mask, ``(H, W)`` booleans."""
         with Image.open(io.BytesIO(self.stored.read(position, "mask.png"))) as mask:
             return np.asarray(mask) > 0
 
     def scale_of(self, position: int) -> float:
-        """The factor of the object's size at a position."""
+        """Return the factor of the object's size in image ``position``."""
         return float(self.stored.records[position]["scale"])
 
     def read_group(self, group: int) -> Group:
-        """One source image at all its scales; the transform must give tensors of one size, by default 8-bit ones."""
+        """Return one source image at all its scales; a transform must return tensors of one size."""
         if group not in self.groups:
-            raise DataError(f"no group {group} in {self.stored.root}; there are {len(self.groups)}, see .groups")
+            raise DataError(
+                f"no group {group} in {self.stored.root}; .groups lists the {len(self.groups)} groups there are"
+            )
         positions = self.groups[group]
         pairs = [self[position] for position in positions]
         images = [image if isinstance(image, Tensor) else _as_tensor(image) for image, _ in pairs]

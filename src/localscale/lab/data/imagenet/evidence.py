@@ -1,8 +1,8 @@
-"""Where a classifier finds its evidence: a map over the image, and the box around most of it.
+"""Locate a classifier's evidence for a class: a map over the image, and the box around most of it.
 
-The evidence at a place is the length of the class score's gradient with respect to the features there, about six tenths
-of the way through the network: late enough to know the object, early enough to see all of it and not only the part that
-decides (measured in ``benchmarks/segmenters.py``).
+The evidence at a position is the norm of the class score's gradient with respect to the features there. The features
+come from about 60 % of the network's depth: late enough to represent the object, early enough to cover all of it and
+not only its most discriminative part (measured in ``benchmarks/segmenters.py``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from localscale.lab.data.imagenet.weights import loading
 
 __all__ = ["box_from_evidence", "evidence_box", "evidence_map", "load_classifier"]
 
-DEPTH = 7 / 12  # of a transformer's blocks
-STRIDE = 16  # of a convolutional network's feature map
-FLOOR = 0.25  # quantile of the evidence that counts as none
-MASS = 0.88  # share of the rest that the box is drawn around
-SIDE = 64  # the map's side when it is cut at a level
+DEPTH = 7 / 12  # fraction of a transformer's blocks before the features
+STRIDE = 16  # largest stride of a convolutional network's feature map
+FLOOR = 0.25  # this quantile of the evidence is subtracted as background
+MASS = 0.88  # fraction of the remaining evidence that the box encloses
+SIDE = 64  # side of the upsampled map that is thresholded
 
 
 def load_classifier(name: str, weights: Path | None = None) -> nn.Module:
-    """A timm classifier, with the weights of a safetensors file or timm's own download."""
+    """Build a timm classifier with the weights of a safetensors file, or with timm's pretrained weights."""
     import timm
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -40,7 +40,7 @@ def load_classifier(name: str, weights: Path | None = None) -> nn.Module:
     if not timm.is_model(name):
         raise ConfigError(f"timm has no classifier {name!r}: {near_misses(name, timm.list_models())}")
     if weights is None:
-        with loading(f"the weights of {name}", "name a safetensors file with --classifier-weights"):
+        with loading(f"the weights of {name}", "pass a safetensors file with --classifier-weights"):
             return timm.create_model(name, pretrained=True).eval().requires_grad_(False)
     try:
         state = load_file(weights)
@@ -55,25 +55,26 @@ def load_classifier(name: str, weights: Path | None = None) -> nn.Module:
 
 
 def evidence_box(model: nn.Module, pixels: np.ndarray, class_index: int | None = None) -> Box | None:
-    """The box around a class's evidence; None where the classifier's score does not depend on the image."""
+    """Return the box around a class's evidence, or None if the class score does not depend on the image."""
     evidence = evidence_map(model, pixels, class_index)
     return box_from_evidence(evidence, pixels.shape[1], pixels.shape[0])
 
 
 def evidence_map(model: nn.Module, pixels: np.ndarray, class_index: int | None = None) -> np.ndarray:
-    """How much each place of ``(H, W, 3)`` pixels counts for a class (by default the likeliest): ``(h, w)``, sum 1.
+    """Return how much each position of ``(H, W, 3)`` pixels counts for a class, ``(h, w)`` with sum 1.
 
-    The whole image is seen, squeezed to the classifier's input size. All zeros if the score does not depend on it.
+    The class is by default the most likely one. The whole image is resized to the classifier's input size. The map is
+    all zeros if the class score does not depend on the image.
     """
     images = _prepare(model, pixels)
     features: list[Tensor] = []
-    place = _place(model)
+    source = _find_features(model)
 
     def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         features.append(output.requires_grad_(True))
         return features[-1]
 
-    handle = place.module.register_forward_hook(keep)
+    handle = source.module.register_forward_hook(keep)
     try:
         with torch.enable_grad():
             scores = model(images)
@@ -82,16 +83,16 @@ def evidence_map(model: nn.Module, pixels: np.ndarray, class_index: int | None =
             (gradient,) = torch.autograd.grad(scores[0, class_index], features[0])
     finally:
         handle.remove()
-    strength = _as_map(gradient[0].double(), place)
+    strength = _as_map(gradient[0].double(), source)
     total = strength.sum()
     return (strength / total if total > 0 else torch.zeros_like(strength)).cpu().numpy()
 
 
 def box_from_evidence(evidence: np.ndarray, width: int, height: int, *, mass: float = MASS) -> Box | None:
-    """The box around the largest connected part of the places that hold ``mass`` of the evidence, in pixels.
+    """Return the box, in pixels, around the strongest connected part of what holds ``mass`` of the evidence.
 
-    Its score is the share of all such evidence inside it. What lies everywhere (the lower quartile) counts nowhere.
-    None where no place has more evidence than another.
+    The lower quartile of the evidence is subtracted first, because it lies everywhere in the image. The box's score is
+    the fraction of the remaining evidence inside it. The box is None if the evidence is the same everywhere.
 
     >>> evidence = np.zeros((8, 8))
     >>> evidence[2:4, 4:6] = 1 / 4
@@ -128,38 +129,38 @@ def _prepare(model: nn.Module, pixels: np.ndarray) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A module whose output has ``channels`` at every place, or at every token of a ``grid``."""
+class _Features:
+    """A module that returns a feature map with ``channels``, or one token for each cell of a ``grid``."""
 
     module: nn.Module
     channels: int
     grid: tuple[int, int] | None = None
 
 
-def _place(model: nn.Module) -> _Place:
+def _find_features(model: nn.Module) -> _Features:
     blocks, grid = getattr(model, "blocks", None), getattr(getattr(model, "patch_embed", None), "grid_size", None)
     if isinstance(blocks, nn.Sequential | nn.ModuleList) and grid is not None:
-        return _Place(blocks[max(round(DEPTH * len(blocks)) - 1, 0)], getattr(model, "embed_dim", 0), grid)
+        return _Features(blocks[max(round(DEPTH * len(blocks)) - 1, 0)], getattr(model, "embed_dim", 0), grid)
     stages = list(getattr(model, "feature_info", None) or [])
     stages = [stage for stage in stages if stage["reduction"] <= STRIDE] or stages[-1:]
     if not stages:
         raise ConfigError(
-            f"no feature map was found in {type(model).__name__}; use a vision transformer, or a classifier of timm "
-            "that describes its features (feature_info)"
+            f"{type(model).__name__} has no feature map; choose a vision transformer with --classifier, or a timm "
+            "classifier that describes its features (feature_info)"
         )
-    return _Place(model.get_submodule(stages[-1]["module"]), stages[-1]["num_chs"])
+    return _Features(model.get_submodule(stages[-1]["module"]), stages[-1]["num_chs"])
 
 
-def _as_map(gradient: Tensor, place: _Place) -> Tensor:
-    """The gradient's length at every place: from ``(C, H, W)``, ``(H, W, C)`` or ``(L, C)`` to ``(H, W)``."""
-    if gradient.dim() == 2 and place.grid is not None:
-        height, width = place.grid
+def _as_map(gradient: Tensor, source: _Features) -> Tensor:
+    """Return the gradient's norm at every position: from ``(C, H, W)``, ``(H, W, C)`` or ``(L, C)`` to ``(H, W)``."""
+    if gradient.dim() == 2 and source.grid is not None:
+        height, width = source.grid
         return gradient[-height * width :].norm(dim=-1).reshape(height, width)
-    return gradient.norm(dim=0 if gradient.shape[0] == place.channels else -1)
+    return gradient.norm(dim=0 if gradient.shape[0] == source.channels else -1)
 
 
 def _class_count(state: dict[str, Tensor], weights: Path) -> int:
     for name in ("head.weight", "head.fc.weight", "classifier.weight", "fc.weight"):
         if name in state:
             return int(state[name].shape[0])
-    raise DataError(f"{weights} holds no classifier head; expected head.weight, classifier.weight or fc.weight")
+    raise DataError(f"{weights} has no classifier head; expected head.weight, classifier.weight or fc.weight")

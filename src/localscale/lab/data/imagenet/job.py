@@ -1,6 +1,6 @@
-"""Locally scaled ImageNet as a job: read → detect → segment → inpaint → composite.
+"""The job that writes locally scaled ImageNet: read → detect → segment → inpaint → composite.
 
-One item is one source image, and gives one sample per scale, or a reason why it gives none.
+An item is one source image. It becomes one sample per scale, or a ``Skip`` with the reason.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from PIL import Image
 from localscale.errors import DataError
 from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Job, Sample, Skip, Stage
-from localscale.lab.data.imagenet.compositing import check_mask, composite, cut_out, hole_around, soften_rim
-from localscale.lab.data.imagenet.listing import Listing, list_images
+from localscale.lab.data.imagenet.compositing import composite, cut_out, soften_rim
+from localscale.lab.data.imagenet.image_list import ImageList, list_images
+from localscale.lab.data.imagenet.masks import check_mask, hole_around
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Picture
-from localscale.lab.data.imagenet.settings import describe
-from localscale.lab.data.imagenet.stages import DETECTORS, INPAINTERS, SEGMENTERS, look_up
-from localscale.lab.data.imagenet.weights import with_absolute_paths
+from localscale.lab.data.imagenet.registries import DETECTORS, INPAINTERS, SEGMENTERS, look_up
+from localscale.lab.data.imagenet.stages import Photograph
 from localscale.lab.data.images import encode_image, encode_mask, read_image
 
 __all__ = ["KIND", "Detected", "Filled", "Read", "Segmented", "imagenet_job"]
 
 KIND = "imagenet"
-SMALLEST = 32  # pixels of the shorter side: below, an edge of a few pixels is most of the object
-CHUNK = 8  # source images: seconds of work
+PIXEL_VERSION = 1  # increase it whenever the same settings give other pixels
+SMALLEST = 32  # shorter side in pixels; in a smaller image the soft edge would cover most of the object
+CHUNK = 8  # source images, which take some seconds
 
 
 @dataclass(frozen=True)
 class Read:
-    """A source image; ``original`` are its own bytes if they are a plain JPEG of exactly these pixels."""
+    """A source image; ``original`` holds the file's bytes if it is a plain JPEG with exactly these pixels."""
 
     index: int
     label: int
-    picture: Picture
+    photograph: Photograph
     original: bytes | None
 
 
 @dataclass(frozen=True)
 class Detected:
-    """And the box of its object."""
+    """A source image with the box of its object."""
 
     read: Read
     box: Box
@@ -54,7 +54,7 @@ class Detected:
 
 @dataclass(frozen=True)
 class Segmented:
-    """And the object's mask."""
+    """A source image with the box and the mask of its object."""
 
     read: Read
     box: Box
@@ -63,7 +63,7 @@ class Segmented:
 
 @dataclass(frozen=True)
 class Filled:
-    """And the image without the object."""
+    """A source image with its object's box and mask, and the image without the object."""
 
     read: Read
     box: Box
@@ -72,34 +72,51 @@ class Filled:
 
 
 def imagenet_job(options: ImageNetOptions) -> Job:
-    """Everything that makes the dataset; whatever can be wrong with the options is said now."""
+    """Return the job that writes what ``options`` ask for; raise an error now for anything that is wrong with them."""
     options.check()
-    options = with_absolute_paths(options)
+    options = options.with_absolute_paths()
     detector = look_up(DETECTORS, options.detector, "detector")
     segmenter = look_up(SEGMENTERS, options.segmenter, "segmenter")
     inpainter = look_up(INPAINTERS, options.inpainter, "inpainter")
-    listing = list_images(options.images, class_index=options.class_index, limit=options.limit, seed=options.seed)
-    agreement = 0.0 if options.segmenter == "given" else options.agreement
+    images = list_images(options.images, class_index=options.class_index, limit=options.limit, seed=options.seed)
+    settings = {
+        "look": PIXEL_VERSION,
+        "images": options.images.name,
+        "listing": images.digest,
+        "count": len(images.names),
+        "seed": options.seed,
+        "scales": list(options.scales),
+        "size": options.size,
+        "image_format": options.image_format,
+        "feather": options.feather,
+        "margin": options.margin,
+        "agreement": options.agreement,
+        "device": options.device.partition(":")[0],
+        "detector": {"name": options.detector, **detector.settings(options)},
+        "segmenter": {"name": options.segmenter, **segmenter.settings(options)},
+        "inpainter": {"name": options.inpainter, **inpainter.settings(options)},
+        "classes": list(images.classes),
+    }
+    agreement = 0.0 if segmenter.trusted else options.agreement
     stages = (
-        Stage("read", partial(Reader, options.images, listing, options.size)),
-        Stage("detect", partial(Detecting, partial(detector, options)), gpu=True),
-        Stage("segment", partial(Segmenting, partial(segmenter, options), options.scales, agreement), gpu=True),
-        Stage("inpaint", partial(Inpainting, partial(inpainter, options), options.margin), gpu=True),
-        Stage("composite", partial(Compositor, options)),
+        Stage("read", partial(ReadStage, options.images, images, options.size)),
+        Stage("detect", partial(DetectStage, partial(detector, options)), gpu=True),
+        Stage("segment", partial(SegmentStage, partial(segmenter, options), options.scales, agreement), gpu=True),
+        Stage("inpaint", partial(InpaintStage, partial(inpainter, options), options.margin), gpu=True),
+        Stage("composite", partial(CompositeStage, options)),
     )
-    return Job(KIND, len(listing.names), describe(options, listing), stages, CHUNK)
+    return Job(KIND, len(images.names), settings, stages, CHUNK)
 
 
-class Reader:
-    """The first stage: an index → a picture."""
+class ReadStage:
+    """Read the source image with an index."""
 
-    def __init__(self, folder: Path, listing: Listing, size: int | None) -> None:
-        self.folder, self.listing, self.size = folder, listing, size
+    def __init__(self, folder: Path, images: ImageList, size: int | None) -> None:
+        self.folder, self.images, self.size = folder, images, size
 
     def __call__(self, index: int) -> Read | Skip:
-        name = self.listing.names[index]
-        folder = name.partition("/")[0]
-        label = self.listing.labels[folder]
+        name = self.images.names[index]
+        label = self.images.labels[name.partition("/")[0]]
         record = {"source": name, "label": label}
         try:
             data = (self.folder / name).read_bytes()
@@ -111,68 +128,68 @@ class Reader:
         if min(image.size) < SMALLEST:
             return Skip(f"the image is smaller than {SMALLEST} pixels", {**record, "size": list(image.size)})
         shown = _resize(image, self.size)
-        picture = Picture(
+        photograph = Photograph(
             name=name,
             pixels=np.array(shown),
             source_size=image.size,
-            class_name=self.listing.classes[label],
-            class_index=label if self.listing.known else None,
+            class_name=self.images.classes[label],
+            class_index=label if self.images.known else None,
         )
-        return Read(index, label, picture, data if shown is image and _is_plain_jpeg(data) else None)
+        return Read(index, label, photograph, data if shown is image and _is_plain_jpeg(data) else None)
 
 
-class Detecting:
-    """The second: a picture → its object's box."""
+class DetectStage:
+    """Find the object's box."""
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self.detector = build()
 
     def __call__(self, read: Read) -> Detected | Skip:
-        box = self.detector(read.picture)
+        box = self.detector(read.photograph)
         return _skip(box, read) if isinstance(box, Skip) else Detected(read, box)
 
 
-class Segmenting:
-    """The third: a box → the object's mask, if it can be scaled."""
+class SegmentStage:
+    """Find the object's mask, and check that the object can be rescaled."""
 
     def __init__(self, build: Callable[[], Any], scales: tuple[float, ...], agreement: float) -> None:
         self.segmenter, self.scales, self.agreement = build(), scales, agreement
 
     def __call__(self, found: Detected) -> Segmented | Skip:
-        mask = self.segmenter(found.read.picture, found.box)
+        mask = self.segmenter(found.read.photograph, found.box)
         problem = mask if isinstance(mask, Skip) else check_mask(mask, self.scales) or self._compare(mask, found.box)
         return Segmented(found.read, found.box, mask) if problem is None else _skip(problem, found.read, found.box)
 
     def _compare(self, mask: np.ndarray, box: Box) -> Skip | None:
-        """A mask of a part of the box, or of much else, is seldom the object."""
+        """Return a skip if the mask covers only a part of the box, or much outside it: then one of the two is wrong."""
         overlap = bounding_box(mask).overlap(box)
         if overlap < self.agreement:
             return Skip("the mask does not agree with the box", {"overlap": round(overlap, 4)})
         return None
 
 
-class Inpainting:
-    """The fourth: a mask → the image without the object."""
+class InpaintStage:
+    """Remove the object from the image."""
 
     def __init__(self, build: Callable[[], Any], margin: float) -> None:
         self.inpainter, self.margin = build(), margin
 
     def __call__(self, cut: Segmented) -> Filled | Skip:
-        pixels, hole = cut.read.picture.pixels, hole_around(cut.mask, self.margin)
+        pixels, hole = cut.read.photograph.pixels, hole_around(cut.mask, self.margin)
         if hole.all():
             return _skip(Skip("no background is left to fill from"), cut.read, cut.box)
         background = soften_rim(pixels, self.inpainter(pixels, hole), hole, cut.mask)
         return Filled(cut.read, cut.box, cut.mask, background)
 
 
-class Compositor:
-    """The last: an image for every scale, the original among them as it is."""
+class CompositeStage:
+    """Paste the object at every scale; scale 1 is the unchanged original."""
 
     def __init__(self, options: ImageNetOptions) -> None:
         self.options = options
 
     def __call__(self, filled: Filled) -> list[Sample]:
-        cutout = cut_out(filled.read.picture.pixels, filled.mask, feather=self.options.feather)
+        cutout = cut_out(filled.read.photograph.pixels, filled.mask, feather=self.options.feather)
         samples = []
         for scale in self.options.scales:
             if scale == 1:
@@ -189,16 +206,16 @@ class Compositor:
     def _original(self, read: Read) -> tuple[str, bytes]:
         if self.options.image_format == "jpg" and read.original is not None:
             return "jpg", read.original
-        return "png", encode_image(read.picture.pixels)
+        return "png", encode_image(read.photograph.pixels)
 
     def _record(self, filled: Filled) -> dict[str, Any]:
-        picture = filled.read.picture
+        photograph = filled.read.photograph
         return {
             "group": filled.read.index,
-            "source": picture.name,
-            "class_folder": picture.name.partition("/")[0],
+            "source": photograph.name,
+            "class_folder": photograph.name.partition("/")[0],
             "label": filled.read.label,
-            "class_name": picture.class_name,
+            "class_name": photograph.class_name,
             "box": [round(float(edge), 2) for edge in filled.box.edges],
             "box_score": round(filled.box.score, 4),
             "mask_area": round(float(filled.mask.mean()), 6),
@@ -209,15 +226,15 @@ class Compositor:
 
 
 def _skip(problem: Skip, read: Read, box: Box | None = None) -> Skip:
-    """The same reason, with which image it was."""
-    record: dict[str, Any] = {"source": read.picture.name, "label": read.label}
+    """Return the same skip with the image's name and label in its record."""
+    record: dict[str, Any] = {"source": read.photograph.name, "label": read.label}
     if box is not None:
         record["box"] = [round(float(edge), 2) for edge in box.edges]
     return Skip(problem.reason, {**record, **problem.record})
 
 
 def _resize(image: Image.Image, size: int | None) -> Image.Image:
-    """With a shorter side of ``size`` pixels; the very same image where there is nothing to do."""
+    """Resize so that the shorter side has ``size`` pixels; return the same object if nothing changes."""
     if size is None or min(image.size) == size:
         return image
     factor = size / min(image.size)
@@ -226,10 +243,10 @@ def _resize(image: Image.Image, size: int | None) -> Image.Image:
 
 
 def _is_plain_jpeg(data: bytes) -> bool:
-    """Whether any reader sees in these bytes what ``read_image`` saw: an upright 8-bit RGB JPEG."""
+    """Return whether the bytes are an upright 8-bit RGB JPEG, which every decoder reads as ``read_image`` does."""
     with Image.open(io.BytesIO(data)) as image:
         try:
             turned = image.getexif().get(0x0112, 1) != 1
         except (ValueError, SyntaxError, OSError, TypeError, KeyError, AttributeError):
-            turned = True  # broken EXIF: others may read it otherwise
+            turned = True  # the EXIF data are broken, and other decoders may interpret them differently
         return image.format == "JPEG" and image.mode == "RGB" and not turned

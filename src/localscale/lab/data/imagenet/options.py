@@ -1,10 +1,11 @@
-"""Everything that can be chosen about locally scaled ImageNet; the command line is made from it."""
+"""The options of ``localscale data imagenet``; the command line is generated from this dataclass."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from localscale.errors import ConfigError
 
@@ -15,86 +16,88 @@ BIG_LAMA = "sha256:344c77bbcb158f17dd143070d1e789f38a66c04202311ae3a258ef66667a9
 
 @dataclass(frozen=True)
 class ImageNetOptions:
-    """Locally scaled ImageNet: the labelled object of each image, larger and smaller before its own background."""
+    """Locally scaled ImageNet: each image with its labelled object made larger and smaller on its own background."""
 
     images: Path
-    """Folder of images in one subfolder per class, such as ImageNet's val/n01440764/….JPEG."""
+    """Folder with one subfolder of images per class, such as ImageNet's val/n01440764/….JPEG."""
 
     limit: int | None = None
-    """Use this many source images, spread over the classes; all of them by default."""
+    """Number of source images, spread over the classes; all of them by default."""
 
     scales: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
-    """Factors of the object's size; 1.0 is the untouched original."""
+    """Factors of the object's size; 1.0 is the unchanged original."""
 
     detector: str = "grounding-dino"
-    """Who finds the object: grounding-dino, evidence (needs no detector weights), or given."""
+    """How the object is found: grounding-dino, evidence (needs a classifier only), or given (boxes from disk)."""
 
     segmenter: str = "sam"
-    """Who cuts it out: sam, onnx-sam, grabcut (needs no weights), or given."""
+    """How the object is cut out: sam, onnx-sam, grabcut (needs no weights), or given (masks from disk)."""
 
     inpainter: str = "lama"
-    """Who fills the hole: lama, patchmatch (needs no weights), or telea."""
+    """How the hole is filled: lama, patchmatch (needs no weights), or telea (needs no weights; for small holes)."""
 
     class_index: Path | None = None
-    """JSON file {"000": ["n01440764", "tench"], …}; found beside the images folder if it is called class_index.json."""
+    """JSON file {"000": ["n01440764", "tench"], …}; by default class_index.json in --images or in a folder above."""
 
     size: int | None = None
-    """Resize images so that their shorter side has this many pixels; as they are by default."""
+    """Pixels of the shorter side to which images are resized; not resized by default."""
 
     image_format: Literal["png", "jpg"] = "png"
-    """Lossless png, or jpg; masks, and originals that are no plain JPEG, are png either way."""
+    """Format of the images: png (lossless) or jpg; masks, and originals that are not plain JPEGs, are always png."""
 
     feather: float = 1.5
     """Width of the pasted object's soft edge, in pixels."""
 
     margin: float = 0.03
-    """How far the filled hole reaches beyond the object, as a fraction of the image's shorter side."""
+    """Distance by which the filled hole extends beyond the object, as a fraction of the image's shorter side."""
 
     agreement: float = 0.3
-    """Least overlap (IoU) of the detector's box with the mask's own: below, one is wrong. Given masks are trusted."""
+    """Smallest IoU between the detector's box and the mask's bounding box; images below it are skipped. Masks from disk
+    are not compared."""
 
     seed: int = 0
-    """Which images a limit picks, and their order."""
+    """Seed that decides which images --limit selects, and the order of the images."""
 
     device: str = "cpu"
-    """Where models run: cpu, cuda, cuda:1 …"""
+    """Device that runs the models: cpu, cuda, cuda:1 …"""
 
     dino_model: str = "IDEA-Research/grounding-dino-tiny"
-    """grounding-dino: a model on the Hugging Face hub, or a local folder."""
+    """For grounding-dino: model on the Hugging Face hub, or a local folder."""
 
     dino_threshold: float = 0.25
-    """grounding-dino: the lowest score of a box that is used."""
+    """For grounding-dino: smallest score of a box that is used."""
 
     classifier: str = "deit_tiny_patch16_224"
-    """evidence: the timm classifier whose class evidence gives the box."""
+    """For evidence: timm classifier whose evidence for the class gives the box."""
 
     classifier_weights: Path | None = None
-    """evidence: a safetensors file with its weights; timm's pretrained ones by default."""
+    """For evidence: safetensors file with the classifier's weights; timm's pretrained weights by default."""
 
     boxes: Path | None = None
-    """given (detector): a JSON file {"class/image.jpg": [left, top, right, bottom]}, or a folder like --masks."""
+    """For --detector given: JSON file {"class/image.jpg": [left, top, right, bottom]}, or a folder like --masks; by
+    default --masks itself."""
 
     sam_model: str = "facebook/sam-vit-base"
-    """sam: a model on the Hugging Face hub, or a local folder."""
+    """For sam: model on the Hugging Face hub, or a local folder."""
 
     sam_encoder: Path | None = None
-    """onnx-sam: the image encoder's ONNX file."""
+    """For onnx-sam: ONNX file of the image encoder."""
 
     sam_decoder: Path | None = None
-    """onnx-sam: the mask decoder's ONNX file."""
+    """For onnx-sam: ONNX file of the mask decoder."""
 
     masks: Path | None = None
-    """given (segmenter): a folder with class/image.png or class/image_trimap.png for every class/image.jpg; 128 or more
-    is object."""
+    """For --segmenter given: folder with class/image.png or class/image_trimap.png for every class/image.jpg; levels
+    from 128 (in a trimap above 128) are object."""
 
     lama: Path | None = None
-    """lama: the TorchScript file big-lama.pt."""
+    """For lama: the TorchScript file big-lama.pt."""
 
     lama_checksum: str = BIG_LAMA
-    """lama: what the file must hash to, as sha256:… or md5:…; checked before the file, a program, is opened."""
+    """For lama: checksum of the file, sha256:… or md5:…, verified before loading; that of big-lama.pt by default."""
 
     def check(self) -> None:
-        """Refuse what cannot be made."""
+        """Raise ``ConfigError`` if a value is out of range."""
         if not self.scales or any(not 0.1 <= scale <= 4 for scale in self.scales):
             raise ConfigError(f"scales are {self.scales}; expected numbers from 0.1 to 4")
         thousandths = [round(1000 * scale) for scale in self.scales]
@@ -113,3 +116,15 @@ class ImageNetOptions:
                 raise ConfigError(f"{name} is {number}; expected {bounds[0]} to {bounds[1]}")
         if self.image_format not in ("png", "jpg"):
             raise ConfigError(f'image_format is "{self.image_format}"; expected "png" or "jpg"')
+
+    def with_absolute_paths(self) -> ImageNetOptions:
+        """Return the same options for a process with another working folder, for example on a cluster."""
+        changes: dict[str, Any] = {
+            field.name: value.absolute()
+            for field in dataclasses.fields(self)
+            if isinstance(value := getattr(self, field.name), Path)
+        }
+        for name in ("dino_model", "sam_model"):  # a local folder, or a name on the hub
+            if (path := Path(getattr(self, name))).is_dir():
+                changes[name] = str(path.absolute())
+        return dataclasses.replace(self, **changes)

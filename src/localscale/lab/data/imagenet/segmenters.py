@@ -1,6 +1,8 @@
-"""Who cuts the object out: each segmenter is a picture and a box → a mask, or the reason why there is none."""
+"""Segmenters: cut out the object in a box."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,27 +12,35 @@ from localscale.errors import DataError
 from localscale.extras import require
 from localscale.lab.data.boxes import Box
 from localscale.lab.data.generation.job import Skip
-from localscale.lab.data.imagenet.given import check_source, find_mask_file, read_mask
+from localscale.lab.data.imagenet.annotations import find_mask_file, read_mask
+from localscale.lab.data.imagenet.input_files import identify, identify_model, require_path
+from localscale.lab.data.imagenet.masks import clean_mask
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Picture, tidy
+from localscale.lab.data.imagenet.stages import Photograph, Segmenter
 from localscale.lab.data.imagenet.weights import check_device, loading
 
 __all__ = ["GivenSegmenter", "GrabCutSegmenter", "SamSegmenter"]
 
 
-class SamSegmenter:
-    """SAM of ``transformers``, prompted with the box; of its masks the one it trusts most."""
+class SamSegmenter(Segmenter):
+    """SAM from ``transformers``, prompted with the box; the mask with the highest predicted IoU is used."""
+
+    @classmethod
+    def settings(cls, options: ImageNetOptions) -> dict[str, Any]:
+        return {"model": identify_model(options.sam_model)}
 
     def __init__(self, options: ImageNetOptions) -> None:
         transformers = require("transformers", "imagenet")
         self.device = options.device
-        with loading(f"SAM ({options.sam_model})", "name a local folder with --sam-model, or use another segmenter"):
+        with loading(
+            f"SAM ({options.sam_model})", "pass a local folder with --sam-model, or choose another --segmenter"
+        ):
             self.processor = transformers.SamProcessor.from_pretrained(options.sam_model)
             model = transformers.SamModel.from_pretrained(options.sam_model, use_safetensors=True)
             self.model = model.to(check_device(options.device)).eval()
 
-    def __call__(self, picture: Picture, box: Box) -> np.ndarray | Skip:
-        image = Image.fromarray(picture.pixels)
+    def __call__(self, photograph: Photograph, box: Box) -> np.ndarray | Skip:
+        image = Image.fromarray(photograph.pixels)
         inputs = self.processor(images=image, input_boxes=[[list(map(float, box.edges))]], return_tensors="pt")
         sizes, reshaped = inputs["original_sizes"], inputs["reshaped_input_sizes"]
         with torch.inference_mode():
@@ -40,47 +50,49 @@ class SamSegmenter:
                 multimask_output=True,
             )
         masks = self.processor.post_process_masks(outputs.pred_masks.cpu(), sizes, reshaped)[0][0]
-        return tidy(masks[int(outputs.iou_scores[0, 0].argmax())].numpy(), keep=0.1, gap=0.05)
+        return clean_mask(masks[int(outputs.iou_scores[0, 0].argmax())].numpy(), keep=0.1, gap=0.05)
 
 
-class GrabCutSegmenter:
-    """GrabCut (OpenCV): colours inside the box against colours around it. No weights."""
+class GrabCutSegmenter(Segmenter):
+    """GrabCut from OpenCV, which separates the colours inside the box from those around it and needs no weights."""
 
-    SIDE = 256  # the longer side it works at; its colour models gain nothing from more
+    SIDE = 256  # the longer side of the image it works on; a larger one does not improve its colour models
     ROUNDS = 5
-    OVAL = 0.85  # of the box's width and height: an ellipse that is probably object
-    CORE = 0.3  # and one that is object for certain, if there is no mask without it
+    OVAL = 0.85  # fraction of the box's sides: this ellipse is marked "probably object"
+    CORE = 0.3  # fraction of the box's sides: this ellipse is marked "object" if the first attempt finds nothing
 
     def __init__(self, options: ImageNetOptions) -> None:
         self.cv2 = require("cv2", "imagenet")
 
-    def __call__(self, picture: Picture, box: Box) -> np.ndarray | Skip:
-        factor = min(1.0, self.SIDE / max(picture.width, picture.height))
-        size = max(round(picture.width * factor), 1), max(round(picture.height * factor), 1)
-        pixels = np.asarray(Image.fromarray(picture.pixels).resize(size, Image.Resampling.BOX))
-        scaled = box.resized(size[0] / picture.width, size[1] / picture.height)
-        for certain in (False, True):  # a mask that collapsed is tried again with the middle held fast
+    def __call__(self, photograph: Photograph, box: Box) -> np.ndarray | Skip:
+        factor = min(1.0, self.SIDE / max(photograph.width, photograph.height))
+        size = max(round(photograph.width * factor), 1), max(round(photograph.height * factor), 1)
+        pixels = np.asarray(Image.fromarray(photograph.pixels).resize(size, Image.Resampling.BOX))
+        scaled = box.resized(size[0] / photograph.width, size[1] / photograph.height)
+        for certain in (False, True):  # if the mask is empty, try again with the core marked as object
             mask = self._cut(np.ascontiguousarray(pixels), scaled, certain=certain)
             if mask.any():
                 break
         else:
             return Skip("the segmenter found no object", {"detail": "GrabCut's mask collapsed"})
         levels = Image.fromarray(mask.astype(np.uint8) * 255)
-        smooth = levels.resize((picture.width, picture.height), Image.Resampling.BICUBIC)
+        smooth = levels.resize((photograph.width, photograph.height), Image.Resampling.BICUBIC)
         return np.asarray(smooth) >= 128
 
     def _cut(self, pixels: np.ndarray, box: Box, *, certain: bool) -> np.ndarray:
         guess = self._first_guess(box, pixels.shape[1], pixels.shape[0], certain=certain)
-        if not (guess & 1).any():  # a box thinner than a pixel
+        if not (guess & 1).any():  # the box is thinner than a pixel
             return np.zeros(guess.shape, bool)
         models = np.zeros((1, 65)), np.zeros((1, 65))
-        self.cv2.setRNGSeed(0)  # its clustering draws from a global generator
+        self.cv2.setRNGSeed(0)  # grabCut clusters with a global random generator
         self.cv2.grabCut(pixels, guess, None, *models, self.ROUNDS, self.cv2.GC_INIT_WITH_MASK)
-        return tidy((guess & 1).astype(bool))
+        return clean_mask((guess & 1).astype(bool))
 
     def _first_guess(self, box: Box, width: int, height: int, *, certain: bool) -> np.ndarray:
-        """Background outside the box and along the frame, probably object in an oval inside, probably not in the
-        box's corners. OpenCV's numbers for object, certain or not, are odd.
+        """Mark background outside the box, "probably object" in an ellipse inside it, "probably background" in between.
+
+        If the box covers the whole image, the pixels along the frame are background. OpenCV's two codes for object are
+        the odd ones.
         """
         x, y = (np.arange(length) + 0.5 for length in (width, height))
         across, down = (x - box.centre[0]) / (box.right - box.left), (y - box.centre[1]) / (box.bottom - box.top)
@@ -95,19 +107,25 @@ class GrabCutSegmenter:
         return guess.astype(np.uint8)
 
 
-class GivenSegmenter:
-    """Masks on disk, one PNG for each image."""
+class GivenSegmenter(Segmenter):
+    """Masks that the user provides, one PNG for each image."""
+
+    trusted = True
+
+    @classmethod
+    def settings(cls, options: ImageNetOptions) -> dict[str, Any]:
+        return {"masks": identify(require_path(options.masks, "--masks", "given"))}
 
     def __init__(self, options: ImageNetOptions) -> None:
-        self.folder = check_source(options.masks, "--masks", "given")
+        self.folder = require_path(options.masks, "--masks", "given")
         if not self.folder.is_dir():
             raise DataError(f"--masks {self.folder} is a file; expected a folder with a mask for each image")
 
-    def __call__(self, picture: Picture, box: Box) -> np.ndarray | Skip:
-        path = find_mask_file(self.folder, picture.name)
+    def __call__(self, photograph: Photograph, box: Box) -> np.ndarray | Skip:
+        path = find_mask_file(self.folder, photograph.name)
         if path is None:
             return Skip("no mask is given")
         try:
-            return read_mask(path, picture)
+            return read_mask(path, photograph)
         except DataError as error:
             return Skip("the given mask cannot be used", {"detail": str(error)})

@@ -1,74 +1,81 @@
-"""The three stages with a choice, their interfaces, and who can take them.
+"""The interfaces of the three stages that a user can choose: detector, segmenter and inpainter.
 
-A new detector, segmenter or inpainter is a class that is built from ``ImageNetOptions``, and one line here.
+To add one, write a class that derives from an interface here and enter it in its registry in ``registries.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from localscale.errors import ConfigError, near_misses
 from localscale.lab.data.boxes import Box
 from localscale.lab.data.generation.job import Skip
-from localscale.lab.data.imagenet.detectors import EvidenceDetector, GivenDetector, GroundingDinoDetector
-from localscale.lab.data.imagenet.inpainters import LamaInpainter, PatchMatchInpainter, TeleaInpainter
-from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
 from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.imagenet.pictures import Picture
-from localscale.lab.data.imagenet.segmenters import GivenSegmenter, GrabCutSegmenter, SamSegmenter
 
-__all__ = ["DETECTORS", "INPAINTERS", "SEGMENTERS", "Detector", "Inpainter", "Segmenter", "look_up"]
-
-Built = TypeVar("Built")
+__all__ = ["Detector", "Inpainter", "Photograph", "Segmenter"]
 
 
-class Detector(Protocol):
-    """Finds the labelled object: a box with a score, or why there is none."""
+@dataclass(frozen=True)
+class Photograph:
+    """A labelled source image.
 
-    def __call__(self, picture: Picture) -> Box | Skip: ...
-
-
-class Segmenter(Protocol):
-    """Cuts out what a box holds: a mask ``(H, W)`` of booleans, or why there is none."""
-
-    def __call__(self, picture: Picture, box: Box) -> np.ndarray | Skip: ...
-
-
-class Inpainter(Protocol):
-    """Fills a hole ``(H, W)`` in pixels ``(H, W, 3)``; outside the hole nothing changes."""
-
-    def __call__(self, pixels: np.ndarray, hole: np.ndarray) -> np.ndarray: ...
-
-
-DETECTORS: dict[str, Callable[[ImageNetOptions], Detector]] = {
-    "grounding-dino": GroundingDinoDetector,
-    "evidence": EvidenceDetector,
-    "given": GivenDetector,
-}
-SEGMENTERS: dict[str, Callable[[ImageNetOptions], Segmenter]] = {
-    "sam": SamSegmenter,
-    "onnx-sam": OnnxSamSegmenter,
-    "grabcut": GrabCutSegmenter,
-    "given": GivenSegmenter,
-}
-INPAINTERS: dict[str, Callable[[ImageNetOptions], Inpainter]] = {
-    "lama": LamaInpainter,
-    "patchmatch": PatchMatchInpainter,
-    "telea": TeleaInpainter,
-}
-
-
-def look_up(registry: Mapping[str, Built], name: str, what: str) -> Built:
-    """The entry called ``name``.
-
-    >>> look_up(SEGMENTERS, "grab-cut", "segmenter")
-    Traceback (most recent call last):
-        ...
-    localscale.errors.ConfigError: no segmenter "grab-cut": did you mean grabcut?
+    ``name`` is its path below the images folder, with ``/``. ``pixels`` are ``(H, W, 3)`` 8-bit. ``source_size`` is the
+    (width, height) of the upright original before it was resized. ``class_index`` is a classifier's label, or None if
+    no class index says which one it is.
     """
-    if name not in registry:
-        raise ConfigError(f'no {what} "{name}": {near_misses(name, registry)}')
-    return registry[name]
+
+    name: str
+    pixels: np.ndarray
+    source_size: tuple[int, int]
+    class_name: str
+    class_index: int | None = None
+
+    @property
+    def width(self) -> int:
+        return self.pixels.shape[1]
+
+    @property
+    def height(self) -> int:
+        return self.pixels.shape[0]
+
+
+class ChosenStage:
+    """A stage that the user chooses by name; every process builds its own from the options."""
+
+    def __init__(self, options: ImageNetOptions) -> None:
+        """Load the models and files that the stage needs."""
+
+    @classmethod
+    def settings(cls, options: ImageNetOptions) -> dict[str, Any]:
+        """Return, as JSON, what the stage's results depend on; raise an error if a file it needs is missing."""
+        return {}
+
+
+class Detector(ChosenStage, ABC):
+    """Find the labelled object of a photograph."""
+
+    @abstractmethod
+    def __call__(self, photograph: Photograph) -> Box | Skip:
+        """Return the object's box in pixels with a score, or the reason why there is none."""
+
+
+class Segmenter(ChosenStage, ABC):
+    """Cut out the object in a box."""
+
+    trusted: ClassVar[bool] = False
+    """Whether its masks are used even if they disagree with the detector's box."""
+
+    @abstractmethod
+    def __call__(self, photograph: Photograph, box: Box) -> np.ndarray | Skip:
+        """Return the object's mask, ``(H, W)`` booleans, or the reason why there is none."""
+
+
+class Inpainter(ChosenStage, ABC):
+    """Fill the hole that the object leaves."""
+
+    @abstractmethod
+    def __call__(self, pixels: np.ndarray, hole: np.ndarray) -> np.ndarray:
+        """Return ``pixels`` ``(H, W, 3)`` with the ``hole`` ``(H, W)`` filled and every other pixel unchanged."""

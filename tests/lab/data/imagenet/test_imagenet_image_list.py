@@ -1,4 +1,4 @@
-"""Which images are used, in what order, and what they are called."""
+"""The list of images: selection, order, labels and class names."""
 
 import json
 import os
@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from imagenet_scenes import write_folder
+from photographs import write_folder
 from shared import SHARED
 
 from localscale.errors import DataError
-from localscale.lab.data.imagenet.listing import find_class_index, list_images, read_class_index
+from localscale.lab.data.imagenet.image_list import find_class_index, list_images, read_class_index
 
 
 @pytest.fixture
@@ -27,22 +27,22 @@ def write_index(path: Path, folders: list[str]) -> Path:
 def test_a_limit_is_spread_over_the_classes(images: Path):
     everything = list_images(images)
     assert len(everything.names) == 15
-    for limit in range(1, 16):
+    for limit in (1, 4, 5, 7, 15):
         part = list_images(images, limit=limit)
-        assert part.names == everything.names[:limit], "a larger limit only adds"
+        assert part.names == everything.names[:limit], "a larger limit only adds images"
         counts = Counter(name.split("/")[0] for name in part.names)
         assert max(counts.values()) - min(counts.get(f"class{c}", 0) for c in range(5)) <= 1
     assert list_images(images, limit=99).names == everything.names
 
 
-def test_the_seed_picks_other_images(images: Path):
+def test_the_seed_selects_other_images(images: Path):
     orders = {list_images(images, limit=5, seed=seed).names for seed in range(6)}
     assert len(orders) == 6
     assert list_images(images, seed=3) == list_images(images, seed=3)
     assert set(list_images(images, seed=3).names) == set(list_images(images, seed=4).names)
 
 
-def test_the_digest_sees_names_and_sizes(images: Path):
+def test_the_digest_depends_on_names_and_sizes(images: Path):
     before = list_images(images).digest
     shutil.copy(images / "class0" / "0.png", images / "class0" / "3.png")
     added = list_images(images).digest
@@ -50,7 +50,7 @@ def test_the_digest_sees_names_and_sizes(images: Path):
     assert len({before, added, list_images(images).digest}) == 3
 
 
-def test_only_images_in_class_folders_count(images: Path):
+def test_only_images_in_class_folders_are_listed(images: Path):
     before = list_images(images).names
     (images / "notes.txt").write_text("no image")
     (images / "class0" / "notes.txt").write_text("no image")
@@ -64,7 +64,7 @@ def test_only_images_in_class_folders_count(images: Path):
     assert set(list_images(images).names) - set(before) == {"class0/more/9.JPEG"}
 
 
-def test_labels_are_the_sorted_folders(images: Path):
+def test_labels_number_the_sorted_folders(images: Path):
     listing = list_images(images)
     assert listing.labels == {f"class{n}": n for n in range(5)}
     assert listing.classes == tuple(f"class{n}" for n in range(5))
@@ -85,7 +85,7 @@ def test_a_class_index_is_found_and_gives_labels(images: Path, place: str):
     assert listing.known
 
 
-def test_a_class_index_of_something_else_is_left_alone_unless_given(images: Path):
+def test_a_class_index_for_other_folders_is_ignored_unless_given(images: Path):
     path = write_index(images.parent / "class_index.json", ["cat", "dog"])
     assert not list_images(images).known
     with pytest.raises(DataError, match=r"does not list the class folder class0 \(5 of 5 are missing\)"):
@@ -98,24 +98,23 @@ def test_a_class_index_of_something_else_is_left_alone_unless_given(images: Path
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("{", "is no class index"),
-        ("[]", "is no class index"),
-        ('{"a": ["b", "c"]}', "is no class index"),
-        ('{"0": "b"}', "is no class index"),
+        ("{", "is not a class index"),
+        ("[]", "is not a class index"),
+        ('{"0": "b"}', "is not a class index"),
         ('{"0": ["b", "c"], "2": ["d", "e"]}', "numbers 2 classes with gaps"),
         ("{}", "numbers 0 classes with gaps"),
-        ('{"0": ["b", 3]}', "has names that are no text"),
+        ('{"0": ["b", 3]}', "has names that are not text"),
     ],
 )
-def test_bad_class_indices_are_named(tmp_path: Path, text: str, cause: str):
+def test_bad_class_indices_are_reported(tmp_path: Path, text: str, cause: str):
     path = tmp_path / "class_index.json"
     path.write_text(text)
     with pytest.raises(DataError, match=cause):
         read_class_index(path)
 
 
-def test_bad_folders_say_what_was_expected(tmp_path: Path, images: Path):
-    with pytest.raises(DataError, match=r"nowhere is no folder; expected one with a subfolder per class"):
+def test_bad_folders_are_reported(tmp_path: Path, images: Path):
+    with pytest.raises(DataError, match=r"nowhere is not a folder; expected one with a subfolder per class"):
         list_images(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"class0 holds images but no class folders; expected class0/CLASS/IMAGE.jpg"):
         list_images(images / "class0")
@@ -133,19 +132,19 @@ def test_imagenet_finds_its_class_index():
     assert listing.classes[2] == "great white shark"
 
 
-def test_links_that_lead_nowhere_are_listed_and_skipped(images: Path):
-    """They are read later, and skipped with a reason: nothing is lost in silence."""
+def test_broken_links_are_listed(images: Path):
+    """The job skips them with a reason, so that no image is lost without notice."""
     (images / "class0" / "gone.jpg").symlink_to("nowhere.jpg")
     assert "class0/gone.jpg" in list_images(images).names
 
 
-def test_names_that_are_no_utf8(images: Path):
+def test_names_that_are_not_utf8(images: Path):
     name = os.fsdecode(b"caf\xe9.png")
     shutil.copy(images / "class0" / "0.png", images / "class0" / name)
     assert f"class0/{name}" in list_images(images).names
 
 
-def test_files_left_out_by_their_ending_are_counted(images: Path, caplog: pytest.LogCaptureFixture):
+def test_files_with_other_endings_are_reported(images: Path, caplog: pytest.LogCaptureFixture):
     (images / "class0" / "cat.heic").write_bytes(b"")
     list_images(images)
     assert "1 files in" in caplog.text

@@ -1,4 +1,4 @@
-"""Which images there are, what they show, and in what order they are used."""
+"""List the images of a folder with one subfolder per class, in the order in which they are used."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localscale.errors import DataError
+from localscale.lab.data.imagenet.annotations import TRIMAP
 
-__all__ = ["Listing", "find_class_index", "list_images", "read_class_index"]
+__all__ = ["ImageList", "find_class_index", "list_images", "read_class_index"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".jfif", ".avif"}
-TRIMAP = "_trimap.png"
 CLASS_INDEX = "class_index.json"
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Listing:
+class ImageList:
     """The images of a folder by name (``class/image.jpg``), in the order they are used.
 
-    ``labels`` gives each class folder its label, ``classes`` each label its name. ``known`` says whether the labels are
-    a class index's, and so a classifier's, or only the folders' sorted order. ``digest`` changes with any image's name
-    or size.
+    ``labels`` maps each class folder to its label, and ``classes[label]`` is the class's name. ``known`` is True if the
+    labels come from a class index and so agree with a classifier's, and False if they only number the sorted folders.
+    ``digest`` changes if any image's name or size changes.
     """
 
     names: tuple[str, ...]
@@ -43,15 +43,15 @@ def list_images(
     limit: int | None = None,
     seed: int = 0,
     what: str = "--images",
-) -> Listing:
-    """Every image in ``folder``'s class folders, spread over the classes.
+) -> ImageList:
+    """List every image in the class folders of ``folder``, or the first ``limit`` of them.
 
-    The order takes one image of every class, then a second of every class, and so on; which comes first is drawn from
-    the seed and the names alone. So a limit covers as many classes as it can, and a larger limit only adds images.
+    The list holds one image of every class, then a second image of every class, and so on, so a limit covers as many
+    classes as possible and a larger limit only adds images. The seed and the names decide which image comes first.
     ``what`` names the folder in errors.
     """
     if not folder.is_dir():
-        raise DataError(f"{what} {folder} is no folder; expected one with a subfolder per class")
+        raise DataError(f"{what} {folder} is not a folder; expected one with a subfolder per class")
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     files = {path.name: _images_below(path, folder) for path in folders}
     if not any(files.values()):
@@ -66,28 +66,30 @@ def list_images(
     ]
     names = tuple(image for _, _, image in sorted(ranked))[:limit]
     sizes = "".join(f"{name}\t{_size(folder / name)}\n" for name in names)
-    return Listing(names, labels, classes, known, _digest(sizes))
+    return ImageList(names, labels, classes, known, _digest(sizes))
 
 
 def find_class_index(folder: Path) -> Path | None:
-    """The file ``class_index.json`` in the images folder, beside it, or one above."""
+    """Return the path of ``class_index.json`` in the images folder or in one of the two folders above it, if any."""
     root = folder.absolute()
     places = [root, root.parent, root.parent.parent]
     return next((place / CLASS_INDEX for place in places if (place / CLASS_INDEX).is_file()), None)
 
 
 def read_class_index(path: Path) -> list[tuple[str, str]]:
-    """(folder, name) of every label, from JSON ``{"000": ["n01440764", "tench"], …}``."""
+    """Read the (folder, name) of every label from JSON ``{"000": ["n01440764", "tench"], …}``."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         numbered = {int(key): (folder, name) for key, (folder, name) in table.items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise DataError(f'{path} is no class index ({error}); expected {{"000": ["n01440764", "tench"], …}}') from error
+        raise DataError(
+            f'{path} is not a class index ({error}); expected {{"000": ["n01440764", "tench"], …}}'
+        ) from error
     if sorted(numbered) != list(range(len(numbered))) or not numbered:
         raise DataError(f"{path} numbers {len(numbered)} classes with gaps; expected 0, 1, 2 …")
     pairs = [numbered[label] for label in range(len(numbered))]
     if not all(isinstance(text, str) for pair in pairs for text in pair):
-        raise DataError(f'{path} has names that are no text; expected {{"000": ["n01440764", "tench"], …}}')
+        raise DataError(f'{path} has names that are not text; expected {{"000": ["n01440764", "tench"], …}}')
     return pairs
 
 
@@ -99,18 +101,18 @@ def _label(folders: list[str], path: Path | None, *, given: bool) -> tuple[dict[
     table = {folder: label for label, (folder, _) in enumerate(pairs)}
     unknown = [name for name in folders if name not in table]
     if len(unknown) == len(folders) and not given:
-        log.warning("%s names none of the class folders and is not used", path)
+        log.warning("%s lists none of the class folders, so it is not used", path)
         return plain
     if unknown:
         raise DataError(
             f"{path} does not list the class folder {unknown[0]} ({len(unknown)} of {len(folders)} are missing); "
-            "name the right file with --class-index"
+            "pass the right file with --class-index"
         )
     return {name: table[name] for name in folders}, tuple(_readable(name) for _, name in pairs), True
 
 
 def _images_below(path: Path, folder: Path) -> list[str]:
-    """Names of the files that look like images; a link that leads nowhere is one, so that it is not lost in silence."""
+    """Return the names of files with an image's ending; broken links are included and skipped later with a reason."""
     names, others = list[str](), list[str]()
     for file in path.rglob("*"):
         if file.name.startswith(".") or file.name.endswith(TRIMAP) or not (file.is_file() or file.is_symlink()):
@@ -119,7 +121,7 @@ def _images_below(path: Path, folder: Path) -> list[str]:
     unknown = [name for name in others if not name.endswith((".json", ".txt", ".xml"))]
     if unknown:
         log.warning(
-            "%d files in %s are no images by their ending and are not used (%s)", len(unknown), path, unknown[0]
+            "%d files in %s do not have an image's ending and are not used (%s)", len(unknown), path, unknown[0]
         )
     return sorted(names)
 
@@ -140,5 +142,5 @@ def _hash(seed: int, name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Of any text, also of names that are no UTF-8."""
+    """Return the SHA-256 of a text; file names may hold bytes that are not UTF-8."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

@@ -1,4 +1,4 @@
-"""Boxes and masks that lie on disk, found by an image's name and checked before they are used."""
+"""Read the boxes and masks that a user provides on disk for each image."""
 
 from __future__ import annotations
 
@@ -10,28 +10,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from localscale.errors import ConfigError, DataError
+from localscale.errors import DataError
 from localscale.lab.data.boxes import Box
-from localscale.lab.data.imagenet.pictures import Picture
+from localscale.lab.data.imagenet.stages import Photograph
 from localscale.lab.data.images import read_image
 
-__all__ = ["check_source", "find_box_file", "find_mask_file", "load_boxes", "parse_box", "read_mask"]
+__all__ = ["TRIMAP", "find_box_file", "find_mask_file", "load_boxes", "parse_box", "read_mask"]
 
-OBJECT = 128  # the lowest grey level that is object in a mask
-TRIMAP, BORDER = "_trimap.png", 128  # in a trimap the border may be either; only what is brighter is object for certain
-
-
-def check_source(path: Path | None, option: str, name: str) -> Path:
-    """The path that ``name`` needs, or an error that says how to give it."""
-    if path is None:
-        raise ConfigError(f'"{name}" reads from disk: say where with {option}')
-    if not path.exists():
-        raise DataError(f"{option} {path} does not exist")
-    return path
+OBJECT = 128  # the lowest grey level that means object in a mask
+TRIMAP, BORDER = "_trimap.png", 128  # in a trimap this level means "object or background"; only brighter is object
 
 
 def load_boxes(path: Path) -> Mapping[str, Any]:
-    """The boxes of a JSON file ``{"class/image.jpg": [left, top, right, bottom]}``, each still to be parsed."""
+    """Read a JSON file ``{"class/image.jpg": [left, top, right, bottom]}``; ``parse_box`` checks each entry."""
     try:
         boxes = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -43,43 +34,45 @@ def load_boxes(path: Path) -> Mapping[str, Any]:
     return boxes
 
 
-def parse_box(value: Any, picture: Picture) -> Box:
-    """``[left, top, right, bottom]`` or ``{"box": […], "score": 0.9}``, in pixels of the upright original, as a box of
-    the picture."""
+def parse_box(value: Any, photograph: Photograph) -> Box:
+    """Convert ``[left, top, right, bottom]`` or ``{"box": […], "score": 0.9}`` into a box of the resized photograph.
+
+    The numbers are pixels of the upright original.
+    """
     edges, score = (value.get("box"), value.get("score", 1.0)) if isinstance(value, dict) else (value, 1.0)
     numbers = [*edges, score] if isinstance(edges, list) else []
     if len(numbers) != 5 or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
         raise DataError(f"box {value!r}; expected [left, top, right, bottom] in pixels")
-    width, height = picture.source_size
+    width, height = photograph.source_size
     box = Box(*map(float, numbers)).clipped(width, height)
-    return box.resized(picture.width / width, picture.height / height)
+    return box.resized(photograph.width / width, photograph.height / height)
 
 
 def find_mask_file(folder: Path, name: str) -> Path | None:
-    """``class/image.png`` or ``class/image_trimap.png`` below ``folder`` for the image ``class/image.jpg``."""
+    """Return ``class/image.png`` or ``class/image_trimap.png`` below ``folder`` for the image ``class/image.jpg``."""
     return _find(folder, name, (".png", TRIMAP))
 
 
 def find_box_file(folder: Path, name: str) -> Path | None:
-    """``class/image.json`` below ``folder``."""
+    """Return ``class/image.json`` below ``folder`` for the image ``class/image.jpg``."""
     return _find(folder, name, (".json",))
 
 
-def read_mask(path: Path, picture: Picture) -> np.ndarray:
-    """A mask on disk, ``(H, W)``, the size of the picture: at least half bright (128) is object, in a trimap more."""
+def read_mask(path: Path, photograph: Photograph) -> np.ndarray:
+    """Read a mask at the photograph's size: levels from 128 are object, in a trimap levels above 128."""
     try:
         mask = read_image(path.read_bytes()).convert("L")
     except OSError as error:
         raise DataError(f"mask {path.name} cannot be read: {error.strerror}") from error
     least = BORDER + 1 if path.name.endswith(TRIMAP) else OBJECT
-    if mask.size != picture.source_size:
+    if mask.size != photograph.source_size:
         raise DataError(
-            f"mask {path.name} has {mask.width}×{mask.height} pixels and its image "
-            f"{picture.source_size[0]}×{picture.source_size[1]}; expected the same"
+            f"mask {path.name} has {mask.width}×{mask.height} pixels; expected the size of its image, "
+            f"{photograph.source_size[0]}×{photograph.source_size[1]}"
         )
     levels = Image.fromarray(np.where(np.asarray(mask) >= least, 255, 0).astype(np.uint8))
-    if levels.size != (picture.width, picture.height):
-        levels = levels.resize((picture.width, picture.height), Image.Resampling.BOX)
+    if levels.size != (photograph.width, photograph.height):
+        levels = levels.resize((photograph.width, photograph.height), Image.Resampling.BOX)
     return np.asarray(levels) >= OBJECT
 
 
