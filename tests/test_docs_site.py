@@ -1,4 +1,4 @@
-"""The documentation builds with every link whole, names everything public, and its Python runs."""
+"""The documentation builds without a broken link, its reference lists every public name, and its Python blocks run."""
 
 import importlib
 import logging
@@ -13,12 +13,9 @@ import torch
 
 from localscale.lab.recipes import RECIPES, Recipe
 
-mkdocs_config = pytest.importorskip("mkdocs.config", reason="needs the extra docs")
-pytest.importorskip("material", reason="needs the extra docs")
-pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FAST = ("README.md", "index.md")
 MODULES = (
     *("maps", "warp", "equilibrium", "canonicalizer", "adaptation", "heads", "metrics", "testing", "errors"),
     *("lab.methods", "lab.data", "lab.recipes", "lab.runs", "lab.training", "lab.pictures"),
@@ -27,13 +24,13 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
-    """Number of the line above, and code, of each Python block of a page."""
+    """Return the number of the line above, and the code, of each Python block of a page."""
     text = page.read_text(encoding="utf-8")
     return [(text.count("\n", 0, found.start(1)), found[1]) for found in BLOCK.finditer(text)]
 
 
 class Links(HTMLParser):
-    """What a page refers to, and the anchors it has."""
+    """The links, the loaded files and the anchors of an HTML page."""
 
     def __init__(self, page: Path):
         super().__init__()
@@ -55,8 +52,11 @@ class Links(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built documentation; a warning of MkDocs fails, as with ``mkdocs build --strict``."""
+    """Build the documentation; fail on a warning of MkDocs, as ``mkdocs build --strict`` does."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason="needs the extra docs")
     from mkdocs.commands.build import build
+    from mkdocs.config import load_config
 
     folder = tmp_path_factory.mktemp("site")
     said: list[str] = []
@@ -66,14 +66,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logger.addHandler(listener)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the tools, about themselves
-            build(mkdocs_config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=False))
+            warnings.simplefilter("ignore")  # deprecations inside MkDocs and its plugins
+            build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=False))
     finally:
         logger.removeHandler(listener)
     assert not said, "\n".join(said)
     return folder
 
 
+@pytest.mark.slow
 def test_links_and_pictures_are_there(site: Path):
     pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
     broken = []
@@ -90,11 +91,13 @@ def test_links_and_pictures_are_there(site: Path):
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.slow
 def test_pages_need_no_network(site: Path):
     for page in site.rglob("*.html"):
         assert not [source for source in Links(page).loaded if ":" in source or source.startswith("//")], page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_everything_public_is_in_the_reference(site: Path, module: str):
     page = site / "reference" / ("index.html" if module == "errors" else f"{module.removeprefix('lab.')}.html")
@@ -105,6 +108,7 @@ def test_everything_public_is_in_the_reference(site: Path, module: str):
     assert set(public.__all__) - constants <= documented
 
 
+@pytest.mark.slow
 def test_examples_in_docstrings_are_code(site: Path):
     text = (site / "reference" / "warp.html").read_text(encoding="utf-8")
     assert "<blockquote>" not in text, ">>> was read as a quotation"
@@ -145,7 +149,11 @@ def find_small_recipe(name: str) -> Recipe:
     )
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+def slow_unless_fast(page: Path):
+    return pytest.param(page, marks=() if page.name in FAST else pytest.mark.slow, id=str(page.relative_to(ROOT)))
+
+
+@pytest.mark.parametrize("page", [slow_unless_fast(page) for page in PAGES if blocks(page)])
 def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no digits from an earlier download
@@ -158,6 +166,28 @@ def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     with warnings.catch_warnings(), torch.random.fork_rng():
         for line, code in blocks(page):
             exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a repository's page and MkDocs give to the headings of a Markdown page."""
+    found = HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in (first or second for first, second in LINK.findall(text)):
+        path, _, anchor = target.partition("#")
+        if ":" in path:
+            continue
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), target
+        assert not anchor or anchor in anchors(place), target
 
 
 def test_every_python_block_is_seen():
