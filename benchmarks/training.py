@@ -64,7 +64,7 @@ def _step(name: str, method: Method, batch: int, device: str, *, cuda_graph: boo
     recipe = dataclasses.replace(
         recipe,
         backbone=name,
-        method=method,  # type: ignore[arg-type]
+        method=method,
         optimization=dataclasses.replace(recipe.optimization, batch_size=batch),
     )
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from localscale.lab.recipes import RECIPES, Recipe
+from localscale.lab.recipes import Recipe, find_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -138,7 +138,7 @@ def make_datasets(folder: Path):
 
 def find_small_recipe(name: str) -> Recipe:
     """A recipe with random weights, few small images and one epoch."""
-    recipe = RECIPES[name]
+    recipe = find_recipe(name)
     data = {"train_count": 8, "test_count": 2, "variants": 1, "bracket_count": 0, "image_size": 32}
     return replace(
         recipe,

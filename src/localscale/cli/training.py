@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import sys
 from dataclasses import dataclass
@@ -20,43 +19,37 @@ __all__ = ["Evaluate", "Recipes", "Reproduce", "Tables", "Train", "parse_evaluat
 
 @dataclass(frozen=True)
 class Recipes:
-    """List the recipes: a row of a table for a backbone each."""
+    """Show the rows and backbones that recipes combine, on one screen; with a pattern, list matching names."""
 
     pattern: tyro.conf.Positional[str] = ""
-    """Only names that contain this."""
+    """List the names that contain this, for example deit_tiny or mnist-."""
 
     def run(self) -> None:
-        from localscale.lab.recipes import RECIPES, find_recipe
+        from localscale.lab.recipes.listing import list_matching, overview
 
-        found = {name: recipe for name, recipe in RECIPES.items() if self.pattern in name}
-        if not found:
-            find_recipe(self.pattern)
-        width = max(map(len, found))
-        for name, recipe in found.items():
-            print(f"{name:{width}}  {(type(recipe).__doc__ or '').splitlines()[0]}")
-        print(f"\n{len(found)} recipes; localscale train NAME --help shows what each can be given")
+        print(list_matching(self.pattern) if self.pattern else overview())
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where and how a recipe runs; none of it changes what is learned."""
+    """The run's folder and device; none of these settings changes what is learned."""
 
     out: Path | None = None
-    """Folder of the run; by default runs/RECIPE/seedN."""
+    """Folder of the run; None is runs/RECIPE/seedN."""
     resume: bool = False
-    """Go on from the folder's last checkpoint, or begin if there is none."""
+    """Continue from the last checkpoint in the folder, or start if there is none."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Where to log beside the run's log.jsonl: tensorboard (extra: train) and wandb, if installed."""
+    """Loggers in addition to log.jsonl: tensorboard (extra: train) and wandb, if installed."""
     cpu: bool = False
-    """Leave a GPU alone."""
+    """Run on the CPU even if a GPU is available."""
     cuda_graph: bool = True
-    """On one GPU, record a training step once and replay it."""
+    """On one GPU, record a training step as a CUDA graph and replay it."""
     compile_blocks: bool = False
-    """Compile the blocks that the backbone repeats."""
+    """Compile the backbone's repeated blocks with torch.compile."""
     checkpoint_seconds: float = 60.0
-    """After an epoch, write a checkpoint if the last one is older than this."""
+    """Seconds between checkpoints, which are written after an epoch."""
     quiet: bool = False
-    """No progress bars."""
+    """Show no progress bars."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +57,15 @@ class Train:
     """Train and evaluate a recipe: localscale train RECIPE [--field value …]; localscale train RECIPE --help."""
 
     recipe: tyro.conf.Positional[str]
-    """Name of a recipe; localscale recipes lists them."""
+    """Name of a recipe, TASK-BACKBONE-ROW; localscale recipes shows them."""
 
     def run(self) -> None:
-        raise AssertionError("a recipe's own fields are parsed by parse_train")
+        raise AssertionError("parse_train parses the fields of a recipe")
 
 
 @dataclass(frozen=True)
 class Training:
-    """A recipe with its fields, and where it runs."""
+    """A recipe with its changed fields, and where it runs."""
 
     recipe: Any
     where: Where
@@ -100,40 +93,43 @@ class Training:
 
 
 def parse_train(name: str, arguments: list[str]) -> Training:
-    """The recipe called ``name``, overridden by the command line; unknown fields end the program."""
-    from localscale.lab.recipes import find_recipe
+    """Return the recipe called ``name`` with the changes of the command line; unknown flags end the program."""
+    from localscale.lab.recipes import find_recipe, find_row
+    from localscale.lab.recipes.recipe import Recipe
 
-    recipe, where = with_arguments(find_recipe(name), arguments, f"localscale train {name}")
-    return Training(recipe, where)
-
-
-def with_arguments(recipe: Any, arguments: list[str], prog: str) -> tuple[Any, Where]:
-    """``recipe`` and a ``Where`` with the fields that ``arguments`` name changed."""
-    kind = type(recipe)
-    both = dataclasses.make_dataclass(
-        kind.__name__, [], bases=(kind, Where), frozen=True, namespace={"__doc__": inspect.getdoc(kind)}
-    )
+    recipe, row = find_recipe(name), find_row(name)
+    start = f" --start runs/{recipe.needs_start}/seed0" if recipe.needs_start else ""
+    folders = " --data.train-root FOLDER --data.test-root FOLDER" if hasattr(recipe.data, "train_root") else ""
+    about = f"{row.label}: {row.about}\n\nlocalscale train {name}{start}{folders}"
+    both = dataclasses.make_dataclass("Arguments", [], bases=(Recipe, Where), frozen=True)
     fields = [f.name for f in dataclasses.fields(recipe)]
-    default = both(**{name: getattr(recipe, name) for name in fields})
-    given: Any = tyro.cli(both, default=default, args=arguments, prog=prog, description=inspect.getdoc(kind))
+    default = both(**{field: getattr(recipe, field) for field in fields})
+    given: Any = tyro.cli(
+        both,
+        config=(tyro.conf.AvoidSubcommands,),
+        default=default,
+        args=arguments,
+        prog=f"localscale train {name}",
+        description=about,
+    )
     where = Where(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Where)})
-    return kind(**{name: getattr(given, name) for name in fields}), where
+    return Training(Recipe(**{field: getattr(given, field) for field in fields}), where)
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure a finished run again: localscale evaluate RUN [--data.field value …]; localscale evaluate RUN --help."""
+    """Evaluate a finished run again: localscale evaluate RUN [--data.field value …]; localscale evaluate RUN --help."""
 
     folder: tyro.conf.Positional[Path]
     """Folder of a finished run."""
 
     def run(self) -> None:
-        raise AssertionError("a run's own fields are parsed by parse_evaluate")
+        raise AssertionError("parse_evaluate parses the fields of a run")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished run, the data to measure it on, and where the numbers go."""
+    """A finished run, the data to evaluate it on, and the file for its metrics."""
 
     folder: Path
     recipe: Any
@@ -152,7 +148,7 @@ class Evaluation:
 
 
 def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
-    """The run in ``folder``, its data overridden by the command line."""
+    """Return the run in ``folder`` with the data settings that the command line changes."""
     from localscale.lab.runs import Run
 
     recipe = Run(Path(folder)).recipe()
@@ -165,7 +161,7 @@ def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
             ("cuda_graph", bool, True),
         ],
     )
-    kind.__doc__ = "Measure a finished run, by default on the data it was measured on before."
+    kind.__doc__ = "Evaluate a finished run, by default on the data it was evaluated on before."
     given: Any = tyro.cli(kind, args=arguments, prog=f"localscale evaluate {folder}")
     return Evaluation(
         Path(folder), dataclasses.replace(recipe, data=given.data), given.json, given.cpu, given.cuda_graph
@@ -174,42 +170,41 @@ def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Run every cell of a table: finished ones are skipped, stopped ones go on; then write results/TABLE.json."""
+    """Train every run of a table and write results/TABLE.json; finished runs are skipped, interrupted ones continue."""
 
     table: tyro.conf.Positional[str] = ""
-    """Which table; without one they are listed."""
+    """Name of the table; without it all tables are listed."""
     seeds: int = 5
-    """Runs of every cell, seeds 0, 1, …"""
+    """Number of seeds: 0, 1, …"""
     out: Path = Path("runs")
     """Folder for the runs."""
     results: Path = Path("results")
-    """Folder for the table's JSON."""
+    """Folder for the JSON file of the table."""
     set: tuple[str, ...] = ()
-    """Fields of all recipes to change: epochs=80 data.root=mnist pretrained=deit.safetensors …"""
+    """Changes to all recipes: epochs=80 data.root=mnist pretrained=deit.safetensors …"""
     only: str = ""
-    """Only cells whose name contains this, and what they start from."""
+    """Train only runs whose name contains this, and the runs they start from."""
     jobs: int = 1
-    """Runs at a time; several small ones share a GPU well."""
+    """Runs at a time; several small ones can share a GPU."""
     engine: Literal["local", "ray"] = "local"
-    """Processes on this machine, or a Ray cluster with a shared disk (extra: ray)."""
+    """local: processes on this machine; ray: a Ray cluster with a shared file system (extra: ray)."""
     address: str | None = None
-    """The Ray cluster's address; without it a local one is started."""
+    """Address of the Ray cluster; without it a local cluster is started."""
     gpus_per_run: float = 1.0
-    """Of the Ray cluster's GPUs; 0 on machines without."""
+    """GPUs of the Ray cluster that each run takes; 0 on machines without a GPU."""
     cpu: bool = False
-    """Leave a GPU alone."""
+    """Run on the CPU even if a GPU is available."""
     compile_blocks: bool = False
-    """Compile the blocks that backbones repeat."""
+    """Compile the backbones' repeated blocks with torch.compile."""
     plan: bool = False
-    """Print what would be run, and stop."""
+    """Print the commands of all runs, and train nothing."""
 
     def run(self) -> None:
         from localscale.lab.recipes.tables import TABLES
-        from localscale.lab.training.reproduce import Settings, collect, plan, reproduce
+        from localscale.lab.training.reproduce import Execution, collect, plan, reproduce
 
         if not self.table:
-            for name, table in TABLES.items():
-                print(f"{name:18} {table.title}")
+            print("\n".join(f"{name:18} {table.title}" for name, table in TABLES.items()))
             return
         flags = (("--cpu",) if self.cpu else ()) + (("--compile-blocks",) if self.compile_blocks else ())
         cells = plan(self.table, seeds=self.seeds, out=self.out, overrides=self.set, only=self.only, flags=flags)
@@ -217,7 +212,7 @@ class Reproduce:
             for cell in cells:
                 print(f"{'done ' if cell.finished() else 'to do'} {cell.command_line()}")
             return
-        failed = reproduce(cells, Settings(self.jobs, self.engine, self.address, self.gpus_per_run), progress=True)
+        failed = reproduce(cells, Execution(self.jobs, self.engine, self.address, self.gpus_per_run), progress=True)
         command = f"localscale reproduce {' '.join(sys.argv[2:])}" if len(sys.argv) > 2 else self.table
         target = self.results / f"{self.table.replace('-', '_')}.json"
         write_whole(target, json.dumps(collect(self.table, cells, command), indent=2) + "\n")
@@ -230,10 +225,10 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Tables:
-    """Render results/*.json as a page of tables, the paper's figures beside ours."""
+    """Render results/*.json as a page of tables, with the paper's figures beside ours."""
 
     results: Path = Path("results")
-    """Folder of JSON files."""
+    """Folder of the JSON files."""
     out: Path = Path("docs/results.md")
     """Markdown file to write."""
 
@@ -241,13 +236,13 @@ class Tables:
         from localscale.lab.pages.results import render_page
 
         if not self.results.is_dir():
-            raise ConfigError(f"{self.results} is not a folder; run it where results/ is, or name one with --results")
+            raise ConfigError(f"--results {self.results} is not a folder; name the folder of the JSON files")
         write_whole(self.out, render_page(self.results))
         print(self.out)
 
 
 def describe(metrics: dict[str, Any]) -> str:
-    """What was measured, for a terminal."""
+    """Return the metrics as text for a terminal."""
     if "mean_iou" in metrics:
         return _describe_masks(metrics)
     errors = metrics["invariance_error"]
@@ -270,8 +265,8 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
             f"mIoU {100 * metrics['mean_iou']:.2f} % of {metrics['images']:,} images",
             f"EquE {errors['squared']:.4f} squared (the paper's equation, per pixel), {errors['l2']:.4f} l2, "
             f"{errors['relative']:.4f} relative; {metrics['variants']} scalings of each image",
-            f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: what resampling alone "
-            "costs a perfect segmenter",
+            f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: the error of a "
+            "perfect segmenter, caused by resampling alone",
             _describe_scenes(metrics),
         )
     )
@@ -280,5 +275,5 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
 def _describe_scenes(metrics: dict[str, Any]) -> str:
     deviation = metrics["group_deviation"]
     if deviation is None:
-        return f"{metrics['groups']:,} scenes of one image each, so nothing is said about IoU within a scene"
+        return f"{metrics['groups']:,} scenes of one image each, so there is no IoU deviation within a scene"
     return f"IoU deviation {100 * deviation:.2f} % within a scene; {metrics['groups']:,} scenes"

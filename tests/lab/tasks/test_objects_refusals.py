@@ -10,7 +10,7 @@ from tiny_objects import COMPOSE, DIRECT, tiny, write_both
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, AugL, Canon, FineTune, InvL
 from localscale.lab.methods.method import Method
-from localscale.lab.recipes import RECIPES, Recipe
+from localscale.lab.recipes import Recipe, find_recipe
 from localscale.lab.recipes.recipe import from_dict, to_dict
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks.mnist import MNISTData
@@ -79,20 +79,18 @@ def test_methods_that_are_for_masks_alone(method: Method, told: str):
 
 
 def test_a_head_that_segments_has_its_own_norms():
-    told = refused(masks(head_norm=True))
-    assert told == "head_norm is for classifiers; a head that segments has norms of its own"
+    assert "--head-norm is for classifiers" in refused(masks(head_norm=True))
 
 
 @pytest.mark.parametrize("name", ["mixup", "cutmix", "random_erasing"])
 def test_images_with_masks_are_not_mixed(name: str):
-    told = refused(masks(regularization=Regularization(**{name: 0.2})))
-    assert told == "mixup, cutmix and random erasing are for one label per image; set them to 0 for masks"
+    assert "set them to 0" in refused(masks(regularization=Regularization(**{name: 0.2})))
     one_class(regularization=Regularization(**{name: 0.2})).check()
     masks(regularization=Regularization(label_smoothing=0.1, drop_path=0.1)).check()
 
 
 def test_a_head_without_width():
-    assert refused(masks(head_width=0)) == "head_width is 0; expected at least 1"
+    assert refused(masks(head_width=0)) == "--head-width is 0; expected at least 1"
 
 
 def test_a_recipe_that_cannot_work_leaves_no_folder(tmp_path: Path):
@@ -109,7 +107,7 @@ def test_more_images_in_a_batch_than_there_are(tmp_path: Path):
 
 def test_a_recipe_without_its_start_names_the_command(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"--start runs/objects-vit_tiny-aug/seed0"):
-        train(RECIPES["objects-vit_tiny-canon"], tmp_path / "run", cpu=True)
+        train(find_recipe("objects-vit_tiny-canon"), tmp_path / "run", cpu=True)
 
 
 def test_settings_of_masks_come_back_from_their_file():

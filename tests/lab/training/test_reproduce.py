@@ -6,10 +6,9 @@ import pytest
 
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
-from localscale.lab.recipes import RECIPES
-from localscale.lab.recipes.tables import TABLES, Row
+from localscale.lab.recipes.tables import TABLES
 from localscale.lab.runs.run import Run
-from localscale.lab.training.reproduce import Cell, Settings, collect, plan, reproduce
+from localscale.lab.training.reproduce import Cell, Execution, collect, plan, reproduce
 
 SMALL = (
     *("data.root=embedded", "data.image_size=32", "data.train_count=8", "batch_size=4", "epochs=1", "warmup_epochs=0"),
@@ -22,53 +21,58 @@ def finish(cell: Cell, **result: object) -> None:
     Run(cell.folder).result_file.write_text(json.dumps(result))
 
 
+def planned(table: str, folder: Path) -> dict[str, Cell]:
+    return {cell.folder.parent.name: cell for cell in plan(table, seeds=1, out=folder)}
+
+
 @pytest.mark.parametrize("name", TABLES)
-def test_every_table_plans_existing_recipes_once_each_and_starts_before_what_starts_from_them(name, tmp_path):
+def test_a_table_plans_each_run_once_and_after_the_run_it_starts_from(name, tmp_path):
     cells = plan(name, seeds=2, out=tmp_path)
     table = TABLES[name]
-    assert len(cells) == len({cell.folder for cell in cells}) == 2 * len(table.backbones) * len(table.rows)
+    assert len(cells) == len({cell.folder for cell in cells}) == 2 * len(table.backbones) * len(table.lines)
     seen = set()
     for cell in cells:
-        assert cell.recipe in RECIPES
+        cell.recipe.check()
         assert cell.start is None or cell.start in seen
         seen.add(cell.folder)
 
 
-@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if any(row.arguments for row in table.rows)])
-def test_what_a_row_changes_can_be_parsed(name, tmp_path):
-    resolutions = set()
-    for cell in plan(name, seeds=1, out=tmp_path):
-        if cell.row.arguments:
-            recipe = parse_train(cell.recipe, cell.command()[2:]).recipe
-            resolutions.add(getattr(recipe.method, "resolution", 56))
-    assert resolutions == ({None} if name == "mnist-resolution" else {56})
+@pytest.mark.parametrize("name", TABLES)
+def test_the_command_of_a_cell_is_parsed_to_its_recipe(name, tmp_path):
+    for cell in plan(name, seeds=2, out=tmp_path)[-len(TABLES[name].lines) :]:
+        parsed = parse_train(cell.recipe.name, cell.command()[2:])
+        assert parsed.recipe == cell.recipe
+        assert (parsed.where.out, parsed.where.resume) == (cell.folder, True)
 
 
-def test_rows_that_start_from_others_and_joint_rows_share_one_budget(tmp_path):
-    epochs = {}
-    for cell in plan("mnist-tiny", seeds=1, out=tmp_path):
-        epochs[cell.row.name] = int(cell.arguments[cell.arguments.index("--epochs") + 1])
+def test_lines_that_continue_and_joint_lines_share_one_budget(tmp_path):
+    epochs = {cell.line.name: cell.recipe.optimization.epochs for cell in plan("mnist-tiny", seeds=1, out=tmp_path)}
     assert (
         epochs["aug"] + epochs["aug_plus"] == epochs["aug_long"] == epochs["dec_joint"] == epochs["dec_compose_joint"]
     )
     assert len({epochs[row] for row in ("aug_plus", "canon", "invl", "dec", "dec_compose")}) == 1
 
 
-def test_rows_of_a_table_can_all_start_from_one(tmp_path):
-    cells = {cell.folder.parent.name: cell for cell in plan("mnist-hierarchical", seeds=1, out=tmp_path)}
-    assert cells.pop("hrvit_b1-base").start is None
-    base = cells.pop("resformer_tiny-base")
-    assert (base.start, base.arguments[base.arguments.index("--epochs") + 1]) == (None, "8")
+def test_a_line_can_start_from_another_run_than_its_row(tmp_path):
+    cells = planned("mnist-hierarchical", tmp_path)
+    for backbone in ("hrvit_b1", "resformer_tiny"):
+        base = cells.pop(f"{backbone}-base")
+        assert (base.start, base.recipe.optimization.epochs) == (None, 8)
     for name, cell in cells.items():
-        assert cell.start is not None
-        assert cell.start.parent.name == f"{name.partition('-')[0]}-base"
-        assert cell.arguments[cell.arguments.index("--epochs") + 1] == "6"
+        assert cell.start == tmp_path / "mnist-hierarchical" / f"{name.partition('-')[0]}-base" / "seed0"
+        assert cell.recipe.optimization.epochs == 6
+
+
+def test_lines_of_an_ablation_differ_in_one_field(tmp_path):
+    cells = planned("mnist-resolution", tmp_path)
+    methods = [cells[f"efficientnet_lite0-{name}"].recipe.method for name in ("dec_joint", "at28")]
+    assert [method.resolution for method in methods] == [56, None]
 
 
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
     cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="canon")
-    assert [cell.row.name for cell in cells] == ["aug", "canon"]
-    with pytest.raises(ConfigError, match="no cell of mnist-tiny is called so"):
+    assert [cell.line.name for cell in cells] == ["aug", "canon"]
+    with pytest.raises(ConfigError, match="no cell of mnist-tiny"):
         plan("mnist-tiny", seeds=1, out=tmp_path, only="cannon")
 
 
@@ -76,7 +80,7 @@ def test_only_picks_cells_and_what_they_start_from(tmp_path):
     ("arguments", "message"),
     [
         ({"name": "mnist-tny", "seeds": 1}, "did you mean mnist-tiny"),
-        ({"name": "mnist-tiny", "seeds": 0}, "--seeds 0; expected at least 1"),
+        ({"name": "mnist-tiny", "seeds": 0}, "--seeds is 0; expected at least 1"),
         ({"name": "mnist-tiny", "seeds": 1, "overrides": ("epochs",)}, "expected field=value"),
     ],
 )
@@ -94,16 +98,18 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
         ran.append(cell.folder)
         if cell.start is not None and not Run(cell.start).result_file.exists():
             return f"{cell.folder}: not finished"
-        if cell.row.name == "aug":
+        if cell.line.name == "aug":
             return f"{cell.folder}: exit status 1"
         finish(cell)
         return ""
 
     monkeypatch.setattr("localscale.lab.training.reproduce.run_cell", pretend)
-    failed = reproduce(cells, Settings(jobs=3))
+    failed = reproduce(cells, Execution(jobs=3))
     assert cells[0].folder not in ran
     assert len(ran) == len(set(ran)) == len(cells) - 1
-    from_second = [cell for cell in cells if cell.seed == 1 and (cell.row.name == "aug" or cell.start is not None)]
+    from_second = [
+        cell for cell in cells if cell.recipe.seed == 1 and (cell.line.name == "aug" or cell.start is not None)
+    ]
     assert len(failed) == len(from_second)
     assert sum(cell.finished() for cell in cells) == len(cells) - len(from_second)
 
@@ -114,26 +120,23 @@ def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, tmp_path
         pytest.importorskip("ray", reason="needs the extra 'ray'")
         monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(dir="/tmp"))  # not where other tests look for a cluster
     cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=SMALL, flags=("--cpu",))
-    failed = reproduce(cells, Settings(jobs=2, engine=engine, gpus_per_run=0))
+    failed = reproduce(cells, Execution(jobs=2, engine=engine, gpus_per_run=0))
     assert failed == []
     found = collect("mnist-tiny", cells, "a command")
     assert [run["row"] for run in found["runs"]] == ["aug", "aug_plus"]
     assert [run["budget_epochs"] for run in found["runs"]] == [1, 2]
     before = (cells[0].folder / "weights.safetensors").stat().st_mtime_ns
-    assert reproduce(cells, Settings()) == []
+    assert reproduce(cells, Execution()) == []
     assert (cells[0].folder / "weights.safetensors").stat().st_mtime_ns == before
 
 
-def test_what_went_wrong_in_a_run_is_told(tmp_path):
-    folder = tmp_path / "deit_tiny-aug" / "seed0"
-    cell = Cell(Row("Aug", "aug"), "deit_tiny", 0, "mnist-deit_tiny-aug", ("--epochs", "0"), folder, None)
-    (message,) = reproduce([cell], Settings())
+def test_the_message_of_a_failed_run_is_shown(tmp_path):
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=("epochs=0",))
+    (message,) = reproduce([cell], Execution())
     assert "epochs is 0; expected a positive number" in message
-    assert str(folder.with_suffix(".txt")) in message
-    missing = Cell(
-        Row("Aug+", "aug_plus"), "deit_tiny", 0, "mnist-deit_tiny-aug_plus", (), tmp_path / "b", Path("nowhere")
-    )
-    assert "which is not finished" in reproduce([missing], Settings())[0]
+    assert str(cell.folder.with_suffix(".txt")) in message
+    missing = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")[-1]
+    assert "which is not finished" in reproduce([missing], Execution())[0]
 
 
 def test_nothing_finished_is_nothing_to_write(tmp_path):

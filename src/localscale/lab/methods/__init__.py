@@ -1,4 +1,7 @@
-"""The methods that tables compare, behind one interface: FineTune (Base, Aug, Aug+), Canon, InvL, AugL, DEC, Optim."""
+"""The methods that tables compare, behind one interface; ``METHODS`` is the registry.
+
+FineTune trains Base, Aug and Aug+. DEC with the gradient update is Optim.
+"""
 
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.methods.canon import Canon, DiscreteCanonicalizer
@@ -9,6 +12,7 @@ from localscale.lab.methods.method import FineTune, Method, TrainingStep
 
 __all__ = [
     "DEC",
+    "METHODS",
     "AugL",
     "Canon",
     "DiscreteCanonicalizer",
@@ -18,3 +22,5 @@ __all__ = [
     "RandomScaling",
     "TrainingStep",
 ]
+
+METHODS: dict[str, type[Method]] = {"FineTune": FineTune, "Canon": Canon, "InvL": InvL, "AugL": AugL, "DEC": DEC}

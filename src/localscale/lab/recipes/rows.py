@@ -1,36 +1,96 @@
-"""What the rows of every task share: DEC's three forms, and how a row becomes a backbone's recipe."""
+"""Rows of the tables as values: the fields of a row, the budgets it is trained with, and the methods rows share."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from localscale.canonicalizer.site import INPUT
-from localscale.lab.backbones.catalogue import Backbone
-from localscale.lab.methods import DEC, RandomScaling
+from localscale.lab.methods import DEC, Canon, FineTune, InvL, Method, RandomScaling
 from localscale.lab.recipes.optimization import Optimization
-from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.recipes.regularization import Regularization
+from localscale.lab.tasks import TaskData
 
-__all__ = ["direct", "make", "optim", "supervised"]
+__all__ = ["Budget", "BudgetName", "Protocol", "Row", "direct", "supervised"]
 
-FIRST_SITE = "…"  # stands for the backbone's first place for a canonicalizer
-
-
-def direct() -> DEC:
-    """The paper's: the direct update at the image and in the backbone, learned by the task's loss alone."""
-    return DEC(sites=(INPUT, FIRST_SITE), knots=(6, 4), solver="picard", solver_steps=4)
+BudgetName = Literal["first", "more", "both"]
 
 
-def optim() -> DEC:
-    """The same sites and steps, but each a step of an inner optimisation of an energy, differentiated through."""
-    return dataclasses.replace(direct(), update="gradient", gradient="unrolled")
+@dataclass(frozen=True)
+class Budget:
+    """Epochs of a run and its highest learning rate; ``None`` takes the backbone's ``mnist_rate``."""
+
+    epochs: int
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table, for any backbone.
+
+    Args:
+        label: the row's name in rendered tables.
+        about: one sentence that says what the row is.
+        method: the method, or a function that returns it for the backbone's sites.
+        budget: ``"first"`` for rows that start from pretrained weights, ``"more"`` for rows that continue from another
+            row's weights, ``"both"`` for rows that start from pretrained weights and take the epochs of the two.
+        start: the row whose finished run provides the first weights; empty for pretrained weights.
+        augmented: whether the training images are scaled with the protocol's augmentation.
+        canonicalizer_rate: highest learning rate of the canonicalizers; ``None`` takes the protocol's.
+    """
+
+    label: str
+    about: str
+    method: Method | Callable[[tuple[str, ...]], Method] = field(default_factory=FineTune)
+    budget: BudgetName = "first"
+    start: str = ""
+    augmented: bool = True
+    canonicalizer_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The training settings that all rows of a task share, and the rows by name.
+
+    Args:
+        data: the images and how they are measured.
+        augmentation: random scaling of the training images, for rows that are ``augmented``.
+        optimization: everything but the epochs and the learning rates.
+        budgets: epochs and learning rate of each budget that the rows name.
+        rows: the rows by name.
+        canonicalizer_rate: highest learning rate of the canonicalizers; ``None`` takes the backbone's ``mnist_rate``.
+        regularization: mixup, label smoothing and so on.
+        site_prefix: the path of the backbone inside the trained model, put before the backbone's sites.
+        standardise_from_scratch: whether backbones that come without weights get a norm before their classifier.
+    """
+
+    data: TaskData
+    augmentation: RandomScaling
+    optimization: Optimization
+    budgets: Mapping[BudgetName, Budget]
+    rows: Mapping[str, Row]
+    canonicalizer_rate: float | None = None
+    regularization: Regularization = field(default_factory=Regularization)
+    site_prefix: str = ""
+    standardise_from_scratch: bool = False
+
+
+def direct(sites: tuple[str, ...]) -> DEC:
+    """Return the paper's DEC: the direct update at the image and at the backbone's first site, trained by the task."""
+    return DEC(sites=(INPUT, sites[0]), knots=(6, 4), solver="picard", solver_steps=4)
+
+
+def optim(sites: tuple[str, ...]) -> DEC:
+    """Return Optim: the sites and steps of ``direct``, each step a gradient step of a learned energy, unrolled."""
+    return dataclasses.replace(direct(sites), update="gradient", gradient="unrolled")
 
 
 def supervised(strength: float) -> DEC:
-    """Compose and equivariance supervision: ours. ``strength`` is that of the scalings it learns to undo.
+    """Return DEC with the compose update and equivariance supervision against scalings of ``strength``.
 
-    Four layers, so that a canonicalizer sees a whole digit, and ten knots, so that a map can make one part larger and
-    leave its neighbours alone.
+    Four layers let a canonicalizer see a whole digit. Ten knots let a map enlarge one part and leave its neighbours.
     """
     return DEC(
         sites=(INPUT,),
@@ -47,16 +107,29 @@ def supervised(strength: float) -> DEC:
     )
 
 
-def make(kind: Any, prefix: str, row: str, backbone: Backbone, optimization: Optimization) -> Recipe:
-    """The recipe of a row's class for one backbone."""
-    recipe: Recipe = kind(
-        name=f"{prefix}-{row}",
-        backbone=backbone.timm_name,
-        pretrained=backbone.pretrained,
-        needs_start=f"{prefix}-{kind.starts_from}" if kind.starts_from else "",
-        optimization=optimization,
-    )
-    if not isinstance(recipe.method, DEC):
-        return recipe
-    sites = tuple(backbone.sites[0] if site == FIRST_SITE else site for site in recipe.method.sites)
-    return dataclasses.replace(recipe, method=dataclasses.replace(recipe.method, sites=sites))
+# Rows that several tasks have. A task replaces the fields in which its own rows differ.
+BASE = Row("Base", "Fine-tune the backbone on the images as they are.", augmented=False)
+AUG = Row("Aug", "Fine-tune with random monotone scaling of the training images.")
+AUG_PLUS = Row(
+    "Aug+ (control)", "Continue Aug: the control with the budget of every method.", budget="more", start="aug"
+)
+AUG_LONG = Row("Aug, long (control)", "Train Aug for the epochs of the joint rows: their control.", budget="both")
+CANON = Row("Canon", "Try a finite set of maps and keep the one of least energy.", Canon(), budget="more", start="aug")
+INVL = Row("InvL", "Add a loss on how much the answers to scaled images differ.", InvL(), budget="more", start="aug")
+OPTIM = Row("Optim", "Canonicalize by unrolled gradient steps on a learned energy.", optim, budget="more", start="aug")
+DEC_DIRECT = Row(
+    "DEC direct", "Add the paper's DEC, trained by the task loss alone.", direct, budget="more", start="aug"
+)
+DEC_COMPOSE = Row(
+    "DEC compose + supervision",
+    "Add DEC with the compose update and equivariance supervision.",
+    supervised(1.0),
+    budget="more",
+    start="aug",
+)
+
+
+def joint(row: Row) -> Row:
+    """Return the row that trains canonicalizers and backbone together from pretrained weights."""
+    about = f"Train {row.label} and the backbone together."
+    return dataclasses.replace(row, label=f"{row.label}, joint", about=about, budget="both", start="")

@@ -1,110 +1,121 @@
-"""The tables that can be reproduced: which rows, for which backbones, with which settings."""
+"""The tables that can be reproduced: their rows, backbones, budgets and settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from localscale.errors import ConfigError, near_misses
+from localscale.lab.recipes import PROTOCOLS, find_recipe
+from localscale.lab.recipes.changes import Changes, with_changes
+from localscale.lab.recipes.recipe import Recipe
+from localscale.lab.recipes.rows import Budget, BudgetName, Row
 
-__all__ = ["TABLES", "Row", "Table", "find_table"]
+__all__ = ["TABLES", "Line", "Table", "find_table"]
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row: what it is called, the recipe's last word, and what differs from the recipe."""
+class Line:
+    """A line of a table: a row of the task, and the fields in which this table changes it.
 
-    label: str
-    recipe: str
-    arguments: tuple[str, ...] = ()
+    Args:
+        row: name of the row in the task's protocol.
+        key: name of the line's runs; the row's name if empty.
+        label: name in the rendered table; the row's own if empty.
+        start: the line whose run provides the first weights, in place of the row's.
+        budget: in place of the row's.
+        changes: fields of the recipe to replace.
+    """
+
+    row: str
     key: str = ""
+    label: str = ""
+    start: str | None = None
+    budget: BudgetName | None = None
+    changes: Changes = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """Its name among the table's runs."""
-        return self.key or self.recipe
+        """Name among the table's runs."""
+        return self.key or self.row
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows for backbones of one task.
+    """Lines for backbones of one task.
 
-    ``settings`` go to every row, ``first`` to those trained from pretrained weights, ``more`` to those that go on from
-    another's, ``both`` to those trained from the start for as long as the two together. ``runs`` names the folder, so
-    that a table can go on from another's runs. ``before`` is the row that all others start from, in place of the one
-    their recipes name. ``paper`` is the paper's table to compare with.
+    Args:
+        title: heading of the rendered table.
+        task: name of the task in ``PROTOCOLS``.
+        backbones: names in ``BACKBONES``.
+        lines: the lines, those that others start from first.
+        runs: name of the folder of its runs; tables that share runs share the folder.
+        budgets: in place of the task's.
+        changes: fields of every recipe to replace.
+        paper: the paper's table to compare with.
     """
 
     title: str
     task: str
     backbones: tuple[str, ...]
-    rows: tuple[Row, ...]
+    lines: tuple[Line, ...]
     runs: str
-    settings: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    both: tuple[str, ...] = ()
-    before: str = ""
+    budgets: Mapping[BudgetName, Budget] = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
     paper: str = ""
 
     @property
     def kind(self) -> str:
-        """What is measured."""
-        return "segmentation" if self.task == "objects" else "classification"
+        """``"segmentation"`` or ``"classification"``: the metrics that are rendered."""
+        return "segmentation" if PROTOCOLS[self.task].data.dense else "classification"
+
+    def label(self, line: Line) -> str:
+        """Return the name of ``line`` in the rendered table."""
+        return line.label or self._row(line).label
+
+    def start(self, line: Line) -> str:
+        """Return the name of the line that ``line`` starts from; empty for pretrained weights."""
+        return self._row(line).start if line.start is None else line.start
+
+    def recipe(self, line: Line, backbone: str) -> Recipe:
+        """Return the recipe of ``line`` for ``backbone`` with this table's budget and changes."""
+        recipe = find_recipe(f"{self.task}-{backbone}-{line.row}")
+        budget = self.budgets.get(line.budget or self._row(line).budget)
+        length: dict[str, float] = {}
+        if budget is not None:
+            rate = {} if budget.learning_rate is None else {"learning_rate": budget.learning_rate}
+            length = {"epochs": budget.epochs, **rate}
+        for changes in (self.changes, {"optimization": length}, line.changes):
+            recipe = with_changes(recipe, changes)
+        return recipe
+
+    def _row(self, line: Line) -> Row:
+        return PROTOCOLS[self.task].rows[line.row]
 
 
-MNIST_ROWS = (
-    Row("Aug", "aug"),
-    Row("Aug+ (control)", "aug_plus"),
-    Row("Canon", "canon"),
-    Row("InvL", "invl"),
-    Row("DEC direct", "dec"),
-    Row("DEC compose + supervision", "dec_compose"),
-    Row("Aug, long (control)", "aug_long"),
-    Row("DEC direct, joint", "dec_joint"),
-    Row("DEC compose + supervision, joint", "dec_compose_joint"),
+def _lines(*rows: str) -> tuple[Line, ...]:
+    return tuple(map(Line, rows))
+
+
+MNIST_LINES = _lines(
+    *("aug", "aug_plus", "canon", "invl", "dec", "dec_compose", "aug_long", "dec_joint", "dec_compose_joint")
 )
-IMAGENET_ROWS = (
-    Row("Base", "base"),
-    Row("Base+ (control)", "base_plus"),
-    Row("Aug", "aug"),
-    Row("Canon", "canon"),
-    Row("InvL", "invl"),
-    Row("DEC direct", "dec"),
-    Row("DEC compose + supervision", "dec_compose"),
-)
-OBJECTS_ROWS = (
-    Row("Aug", "aug"),
-    Row("Aug+ (control)", "aug_plus"),
-    Row("Canon", "canon"),
-    Row("AugL", "augl"),
-    Row("DEC direct", "dec"),
-    Row("DEC compose + supervision", "dec_compose"),
-    Row("Aug, long (control)", "aug_long"),
-    Row("DEC compose + supervision, joint", "dec_compose_joint"),
-)
-# Small backbones on one GPU: a rate to match the batch, ten thousand test images with four other sizes of each.
-SMALL = (
-    *("--batch-size", "128", "--warmup-epochs", "5"),
-    *("--data.test-count", "10000", "--data.variants", "4", "--data.bracket-count", "5000"),
-)
-FIRST = ("--epochs", "40", "--learning-rate", "5e-4")
-MORE = ("--epochs", "20", "--learning-rate", "5e-4")
-BOTH = ("--epochs", "60", "--learning-rate", "5e-4")
+OBJECTS_LINES = _lines(*("aug", "aug_plus", "canon", "augl", "dec", "dec_compose", "aug_long", "dec_compose_joint"))
+# Small backbones on one GPU: a large batch, and ten thousand test images with four other sizes of each.
+SMALL_DATA = {"test_count": 10_000, "variants": 4, "bracket_count": 5_000}
+SMALL = {"optimization": {"batch_size": 128, "warmup_epochs": 5.0}, "data": SMALL_DATA}
+SMALL_BUDGETS: dict[BudgetName, Budget] = {
+    "first": Budget(40, 5e-4),
+    "more": Budget(20, 5e-4),
+    "both": Budget(60, 5e-4),
+}
+HALF_AUGMENTED = {"augmentation": {"probability": 0.5}}
 SITES = ("input", "blocks.0", "blocks.4", "blocks.8")
-CHANNELS = ("32", "64", "128", "128")
+CHANNELS = (32, 64, 128)
 
 
-def _ablation_rows() -> tuple[Row, ...]:
-    rows = [Row("Aug", "aug"), Row("1 site, 4 layers, 10 knots", "dec_compose")]
-    for count in (2, 3, 4):
-        sites = ("--method.sites", *SITES[:count])
-        rows.append(Row(f"{count} sites", "dec_compose", sites, f"sites{count}"))
-    for count in (1, 2, 3):
-        layers = ("--method.channels", *CHANNELS[: count - 1], "128")
-        rows.append(Row(f"{count} layer{'s' * (count > 1)}", "dec_compose", layers, f"layers{count}"))
-    for count in (4, 6, 8):
-        rows.append(Row(f"{count} knots", "dec_compose", ("--method.knots", str(count)), f"knots{count}"))
-    return tuple(rows)
+def _ablation(key: str, label: str, changes: Changes) -> Line:
+    return Line("dec_compose", key, label, changes={"method": changes})
 
 
 TABLES: dict[str, Table] = {
@@ -112,7 +123,7 @@ TABLES: dict[str, Table] = {
         "Local scale invariance on MNIST, six backbones (paper, Tab. mnist_results and per_scale_mnist)",
         "mnist",
         ("resnet50", "vit_base", "deit_base", "swin_tiny", "beit_base", "dinov2_base"),
-        MNIST_ROWS,
+        MNIST_LINES,
         runs="mnist",
         paper="mnist",
     ),
@@ -120,36 +131,39 @@ TABLES: dict[str, Table] = {
         "Local scale invariance on MNIST, DeiT-Tiny",
         "mnist",
         ("deit_tiny",),
-        MNIST_ROWS,
+        MNIST_LINES,
         runs="mnist-small",
-        settings=SMALL,
-        first=FIRST,
-        more=MORE,
-        both=BOTH,
+        budgets=SMALL_BUDGETS,
+        changes=SMALL,
         paper="mnist",
     ),
     "mnist-cnn": Table(
         "Local scale invariance on MNIST, EfficientNet-Lite0",
         "mnist",
         ("efficientnet_lite0",),
-        tuple(row for row in MNIST_ROWS if row.recipe not in ("canon", "invl", "dec_joint")),
+        _lines("aug", "aug_plus", "dec", "dec_compose", "aug_long", "dec_compose_joint"),
         runs="mnist-small",
-        settings=SMALL,
-        first=FIRST,
-        more=MORE,
-        both=BOTH,
+        budgets=SMALL_BUDGETS,
+        changes=SMALL,
         paper="mnist",
     ),
     "mnist-ablation": Table(
         "Ablations on MNIST, DeiT-Tiny: DEC compose + supervision added to Aug (paper, App. A4)",
         "mnist",
         ("deit_tiny",),
-        _ablation_rows(),
+        (
+            Line("aug"),
+            Line("dec_compose", label="1 site, 4 layers, 10 knots"),
+            *(_ablation(f"sites{n}", f"{n} sites", {"sites": SITES[:n]}) for n in (2, 3, 4)),
+            *(
+                _ablation(f"layers{n}", f"{n} layer{'s' * (n > 1)}", {"channels": (*CHANNELS[: n - 1], 128)})
+                for n in (1, 2, 3)
+            ),
+            *(_ablation(f"knots{n}", f"{n} knots", {"knots": (n,)}) for n in (4, 6, 8)),
+        ),
         runs="mnist-small",
-        settings=SMALL,
-        first=FIRST,
-        more=MORE,
-        both=BOTH,
+        budgets=SMALL_BUDGETS,
+        changes=SMALL,
         paper="ablation",
     ),
     "mnist-resolution": Table(
@@ -157,48 +171,56 @@ TABLES: dict[str, Table] = {
         "mnist",
         ("efficientnet_lite0",),
         (
-            Row("DEC direct, joint, a copy of 56 × 56", "dec_joint"),
-            Row("DEC direct, joint, a copy of 28 × 28", "dec_joint", ("--method.resolution", "None"), "at28"),
+            Line("dec_joint", label="DEC direct, joint, a copy of 56 × 56"),
+            Line(
+                "dec_joint",
+                "at28",
+                "DEC direct, joint, a copy of 28 × 28",
+                changes={"method": {"resolution": None}},
+            ),
         ),
         runs="mnist-resolution",
-        settings=SMALL,
-        both=("--epochs", "30", "--learning-rate", "5e-4"),
+        budgets={"both": Budget(30, 5e-4)},
+        changes=SMALL,
     ),
     "mnist-hierarchical": Table(
         "Local scale invariance on MNIST, hierarchical backbones from scratch, 112 px (paper, Tab. pyramid)",
         "mnist",
         ("hrvit_b1", "resformer_tiny"),
         (
-            Row("Base, from scratch", "base"),
-            Row("Aug (control)", "aug"),
-            Row("DEC direct", "dec", ("--canonicalizer-rate", "1e-4")),
-            Row("DEC compose + supervision", "dec_compose"),
+            Line("base", label="Base, from scratch"),
+            Line("aug", label="Aug (control)", start="base", budget="more", changes=HALF_AUGMENTED),
+            Line("dec", start="base", changes={**HALF_AUGMENTED, "optimization": {"canonicalizer_rate": 1e-4}}),
+            Line("dec_compose", start="base", changes=HALF_AUGMENTED),
         ),
         runs="mnist-hierarchical",
-        settings=(
-            *("--batch-size", "128", "--warmup-epochs", "0.5", "--data.image-size", "112"),
-            *("--data.train-count", "48000", "--data.test-count", "5000", "--data.variants", "4"),
-            *("--data.bracket-count", "2000"),
-        ),
-        first=("--epochs", "8"),
-        more=("--epochs", "6", "--learning-rate", "5e-4", "--augmentation.probability", "0.5"),
-        before="base",
+        budgets={"first": Budget(8), "more": Budget(6, 5e-4)},
+        changes={
+            "optimization": {"batch_size": 128, "warmup_epochs": 0.5},
+            "data": {
+                "image_size": 112,
+                "train_count": 48_000,
+                "test_count": 5_000,
+                "variants": 4,
+                "bracket_count": 2_000,
+            },
+        },
         paper="mnist",
     ),
     "mnist-shipped": Table(
         "The small model of the app: StarNet-S100 from scratch, four times the images",
         "mnist",
         ("starnet_s100",),
-        tuple(row for row in MNIST_ROWS if row.recipe in ("aug_long", "dec_compose_joint")),
+        _lines("aug_long", "dec_compose_joint"),
         runs="mnist-shipped",
-        settings=(*SMALL, "--data.train-count", "24000"),
-        both=("--epochs", "14", "--learning-rate", "2e-3"),
+        budgets={"both": Budget(14, 2e-3)},
+        changes={**SMALL, "data": {**SMALL_DATA, "train_count": 24_000}},
     ),
     "imagenet": Table(
         "Local scale invariance on ImageNet, four backbones (paper, Tab. imagenet_results and per_scale_imnet)",
         "imagenet",
         ("vit_base", "deit_tiny", "swin_tiny", "beit_base"),
-        IMAGENET_ROWS,
+        _lines("base", "base_plus", "aug", "canon", "invl", "dec", "dec_compose"),
         runs="imagenet",
         paper="imagenet",
     ),
@@ -206,7 +228,7 @@ TABLES: dict[str, Table] = {
         "Local scale invariance on ImageNet, DeiT-Tiny",
         "imagenet",
         ("deit_tiny",),
-        tuple(row for row in IMAGENET_ROWS if row.recipe not in ("canon", "invl")),
+        _lines("base", "base_plus", "aug", "dec", "dec_compose"),
         runs="imagenet",
         paper="imagenet",
     ),
@@ -214,7 +236,7 @@ TABLES: dict[str, Table] = {
         "Local scale equivariance on rendered objects (paper, Tab. lsos_results)",
         "objects",
         ("vit_base", "swin_tiny", "dinov2_base"),
-        OBJECTS_ROWS,
+        OBJECTS_LINES,
         runs="objects",
         paper="objects",
     ),
@@ -222,19 +244,17 @@ TABLES: dict[str, Table] = {
         "Local scale equivariance on rendered objects, DeiT-Tiny",
         "objects",
         ("deit_tiny",),
-        OBJECTS_ROWS,
+        OBJECTS_LINES,
         runs="objects-small",
-        settings=("--head-width", "64", "--schedule", "cosine", "--warmup-epochs", "1"),
-        first=("--epochs", "12", "--learning-rate", "3e-4"),
-        more=("--epochs", "5", "--learning-rate", "1e-4"),
-        both=("--epochs", "17", "--learning-rate", "3e-4"),
+        budgets={"first": Budget(12, 3e-4), "more": Budget(5, 1e-4), "both": Budget(17, 3e-4)},
+        changes={"head_width": 64, "optimization": {"schedule": "cosine", "warmup_epochs": 1.0}},
         paper="objects",
     ),
 }
 
 
 def find_table(name: str) -> Table:
-    """The table called ``name``."""
+    """Return the table called ``name``."""
     if name not in TABLES:
-        raise ConfigError(f"no table {name!r}: {near_misses(name, TABLES)}")
+        raise ConfigError(f"no table {name!r}: {near_misses(name, TABLES)}; localscale reproduce lists all tables")
     return TABLES[name]

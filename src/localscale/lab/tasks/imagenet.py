@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,16 +18,14 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
-from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, seed_of
+from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, TaskData, seed_of
 
 __all__ = ["ImageNetData", "ImageNetTask"]
 
 
 @dataclass(frozen=True)
-class ImageNetData:
+class ImageNetData(TaskData):
     """ImageNet images to train on, and a locally scaled ImageNet, made by ``localscale data imagenet``, to test on."""
-
-    dense: ClassVar[bool] = False
 
     train_root: Path | None = None
     """Folder of training images in one subfolder per class."""

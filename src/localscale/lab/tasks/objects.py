@@ -20,7 +20,7 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.objects import LocallyScaledObjects
 from localscale.lab.methods import RandomScaling
 from localscale.lab.randomness import Draws
-from localscale.lab.tasks.task import Criterion, Indices, Normalise, Predict, Shard, Task
+from localscale.lab.tasks.task import Criterion, Indices, Normalise, Predict, Shard, Task, TaskData
 from localscale.warp import unscale
 
 __all__ = ["IGNORED", "ObjectsData", "ObjectsTask", "Pixels"]
@@ -30,7 +30,7 @@ READERS = 8  # threads that read images; decoding leaves Python's lock alone
 
 
 @dataclass(frozen=True)
-class ObjectsData:
+class ObjectsData(TaskData):
     """Two folders that ``localscale data objects`` wrote: one to train on, one to be judged on."""
 
     dense: ClassVar[bool] = True

@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from localscale.errors import ConfigError
 from localscale.lab.methods.method import Criterion
 from localscale.lab.randomness import stream
 
-__all__ = ["Batches", "Criterion", "Indices", "Normalise", "Predict", "Shard", "Task", "chance", "seed_of"]
+__all__ = ["Batches", "Criterion", "Indices", "Normalise", "Predict", "Shard", "Task", "TaskData", "chance", "seed_of"]
 
 Predict = Callable[[Tensor], Tensor]  # normalised images (B, C, H, W) to logits (B, K, …)
 
@@ -107,6 +107,22 @@ class Normalise:
         """``(B, 1 or C, H, W)`` to ``(B, C, H, W)``."""
         channels = images.expand(-1, len(self.mean), -1, -1).split(1, dim=1)
         return torch.cat([(c - mean) / std for c, mean, std in zip(channels, self.mean, self.std, strict=True)], dim=1)
+
+
+class TaskData(ABC):
+    """Settings of a task: a frozen dataclass with defaults for every field, listed in ``TASKS``."""
+
+    dense: ClassVar[bool] = False  # whether every pixel has a label
+    image_size: int
+    data_seed: int
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ``ConfigError`` for settings that cannot work."""
+
+    @abstractmethod
+    def task(self, normalise: Normalise, batch_size: int) -> Task:
+        """Open the data and return the task."""
 
 
 class Task(ABC):

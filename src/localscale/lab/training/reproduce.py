@@ -1,4 +1,4 @@
-"""Reproducing a table: all its runs planned, finished ones skipped, the rest run in order of what they start from."""
+"""Reproduce a table: plan its runs, skip the finished ones, and run the rest after the runs they start from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +17,52 @@ from tqdm import tqdm
 
 from localscale.errors import ConfigError
 from localscale.lab.clusters import connected
-from localscale.lab.recipes import find_recipe
-from localscale.lab.recipes.tables import Row, Table, find_table
+from localscale.lab.recipes import Recipe, find_recipe
+from localscale.lab.recipes.changes import flags_between
+from localscale.lab.recipes.tables import Line, Table, find_table
 from localscale.lab.runs.run import Run
 
-__all__ = ["Cell", "Settings", "collect", "plan", "reproduce"]
+__all__ = ["Cell", "Execution", "collect", "plan", "reproduce"]
 
 TAIL = 5  # lines of a failed run's output to show
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a row, a backbone and a seed."""
+    """One run of a table: a line, a backbone and a seed.
 
-    row: Row
+    ``recipe`` is the whole recipe of the run, ``arguments`` are flags that the user added to every run.
+    """
+
+    line: Line
+    label: str
     backbone: str
-    seed: int
-    recipe: str
-    arguments: tuple[str, ...]
+    recipe: Recipe
     folder: Path
-    start: Path | None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def start(self) -> Path | None:
+        """Folder of the run that this one starts from."""
+        return self.recipe.start
 
     def finished(self) -> bool:
-        """Whether its result is there."""
+        """Whether the run has a result."""
         return Run(self.folder).result_file.exists()
 
     def command(self) -> list[str]:
-        """What trains it, or takes it up again."""
-        start = [] if self.start is None else ["--start", str(self.start)]
-        return ["train", self.recipe, *self.arguments, *start, "--out", str(self.folder), "--resume", "--quiet"]
+        """Return the arguments of ``localscale`` that train the run, or continue it after an interruption."""
+        changes = flags_between(find_recipe(self.recipe.name), self.recipe)
+        return ["train", self.recipe.name, *changes, *self.arguments, "--out", str(self.folder), "--resume", "--quiet"]
 
     def command_line(self) -> str:
-        """The same, to be typed."""
+        """Return the same command as text for a shell."""
         return shlex.join(["localscale", *self.command()])
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How runs are run."""
+class Execution:
+    """How many runs are executed at a time, and on which engine."""
 
     jobs: int = 1
     engine: str = "local"
@@ -65,45 +73,40 @@ class Settings:
 def plan(
     name: str, *, seeds: int, out: Path, overrides: tuple[str, ...] = (), only: str = "", flags: tuple[str, ...] = ()
 ) -> list[Cell]:
-    """Every cell of a table, what others start from first.
+    """Return every cell of a table, each after the cell it starts from.
 
-    ``overrides`` are ``field=value`` for all recipes; ``flags`` go to every run; ``only`` picks cells by name.
+    Args:
+        name: name of the table.
+        seeds: number of seeds; they count from 0.
+        out: folder for all runs.
+        overrides: ``field=value`` for all recipes.
+        only: keep cells whose name contains this, and the cells they start from.
+        flags: flags for every run.
     """
     table = find_table(name)
     if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}; expected at least 1")
-    changed = flags + tuple(part for override in overrides for part in _as_flag(override))
+        raise ConfigError(f"--seeds is {seeds}; expected at least 1")
+    arguments = flags + tuple(part for override in overrides for part in _as_flag(override))
     cells = [
-        _cell(table, row, backbone, seed, out, changed)
+        _cell(table, line, backbone, seed, out, arguments)
         for seed in range(seeds)
         for backbone in table.backbones
-        for row in table.rows
+        for line in table.lines
     ]
-    wanted = {cell.folder for cell in cells if only in f"{cell.recipe} {cell.row.name}"}
+    wanted = {cell.folder for cell in cells if only in f"{cell.recipe.name} {cell.line.name}"}
     if not wanted:
-        raise ConfigError(f"--only {only}: no cell of {name} is called so")
+        raise ConfigError(f"--only {only}: no cell of {name} has a name that contains it")
     wanted |= {cell.start for cell in cells if cell.folder in wanted and cell.start is not None}
     return [cell for cell in cells if cell.folder in wanted]
 
 
-def _cell(table: Table, row: Row, backbone: str, seed: int, out: Path, changed: tuple[str, ...]) -> Cell:
-    recipe = find_recipe(f"{table.task}-{backbone}-{row.recipe}")
+def _cell(table: Table, line: Line, backbone: str, seed: int, out: Path, arguments: tuple[str, ...]) -> Cell:
+    def folder(name: str) -> Path:
+        return out / table.runs / f"{backbone}-{name}" / f"seed{seed}"
 
-    def folder(key: str) -> Path:
-        return out / table.runs / f"{backbone}-{key}" / f"seed{seed}"
-
-    before = recipe.needs_start.rpartition("-")[2]
-    if table.before:
-        before = table.before if row.recipe != table.before else ""
-    arguments = (*table.settings, *_length(table, row, bool(before)), *row.arguments, *changed)
-    start = folder(before) if before else None
-    return Cell(row, backbone, seed, recipe.name, (*arguments, "--seed", str(seed)), folder(row.name), start)
-
-
-def _length(table: Table, row: Row, added: bool) -> tuple[str, ...]:
-    if added:
-        return table.more
-    return table.both if row.recipe.endswith(("_joint", "_long")) else table.first
+    before = table.start(line)
+    recipe = replace(table.recipe(line, backbone), seed=seed, start=folder(before) if before else None)
+    return Cell(line, table.label(line), backbone, recipe, folder(line.name), arguments)
 
 
 def _as_flag(override: str) -> tuple[str, str]:
@@ -113,24 +116,24 @@ def _as_flag(override: str) -> tuple[str, str]:
     return f"--{field.replace('_', '-')}", value
 
 
-def reproduce(cells: list[Cell], settings: Settings, *, progress: bool = False) -> list[str]:
-    """Run what is not finished; return a line for each run that failed or could not begin."""
-    if settings.jobs < 1:
-        raise ConfigError(f"--jobs {settings.jobs}; expected at least 1")
+def reproduce(cells: list[Cell], execution: Execution, *, progress: bool = False) -> list[str]:
+    """Run the cells that are not finished; return a message for each run that failed or could not begin."""
+    if execution.jobs < 1:
+        raise ConfigError(f"--jobs is {execution.jobs}; expected at least 1")
     todo = [cell for cell in cells if not cell.finished()]
     bar = tqdm(total=len(cells), initial=len(cells) - len(todo), desc="runs", unit="run", disable=not progress)
     with bar:
-        return (_on_ray if settings.engine == "ray" else _here)(todo, settings, bar.update)
+        return (_on_ray if execution.engine == "ray" else _here)(todo, execution, bar.update)
 
 
-def _here(todo: list[Cell], settings: Settings, done: Callable[[], object]) -> list[str]:
-    """Processes on this machine, ``jobs`` at a time, a run as soon as what it starts from is finished."""
+def _here(todo: list[Cell], execution: Execution, done: Callable[[], object]) -> list[str]:
+    """Run ``jobs`` processes at a time on this machine, each after the run it starts from."""
     waiting, failed = list(todo), []
     running: dict[Future[str], Cell] = {}
-    with ThreadPoolExecutor(settings.jobs) as pool:
+    with ThreadPoolExecutor(execution.jobs) as pool:
         while waiting or running:
             unfinished = {cell.folder for cell in [*waiting, *running.values()]}
-            for cell in [c for c in waiting if c.start not in unfinished][: settings.jobs - len(running)]:
+            for cell in [c for c in waiting if c.start not in unfinished][: execution.jobs - len(running)]:
                 waiting.remove(cell)
                 running[pool.submit(run_cell, cell)] = cell
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -141,12 +144,12 @@ def _here(todo: list[Cell], settings: Settings, done: Callable[[], object]) -> l
     return failed
 
 
-def _on_ray(todo: list[Cell], settings: Settings, done: Callable[[], object]) -> list[str]:
-    """Tasks on a Ray cluster whose machines share the disk that the runs are on."""
-    with connected(settings.address) as ray:
-        task = ray.remote(num_gpus=settings.gpus_per_run, max_retries=2)(_after)
+def _on_ray(todo: list[Cell], execution: Execution, done: Callable[[], object]) -> list[str]:
+    """Run tasks on a Ray cluster whose machines share the file system of the runs."""
+    with connected(execution.address) as ray:
+        task = ray.remote(num_gpus=execution.gpus_per_run, max_retries=2)(_after)
         tasks: dict[Path, Any] = {}
-        for cell in todo:  # what others start from comes first
+        for cell in todo:  # a cell comes after the one it starts from
             tasks[cell.folder] = task.remote(cell, tasks.get(cell.start) if cell.start else None)
         failed, left = [], list(tasks.values())
         while left:
@@ -157,14 +160,14 @@ def _on_ray(todo: list[Cell], settings: Settings, done: Callable[[], object]) ->
 
 
 def _after(cell: Cell, before: Any) -> str:
-    """Run a cell, once Ray has the answer of the one it starts from."""
+    """Run a cell; Ray waits for ``before``, the result of the cell it starts from."""
     return run_cell(cell)
 
 
 def run_cell(cell: Cell) -> str:
-    """Run one cell in a process of its own; empty, or what went wrong."""
+    """Run one cell in a process of its own; return an empty text, or a message about the failure."""
     if cell.start is not None and Run(cell.start).result() is None:
-        return f"{cell.folder}: it starts from {cell.start}, which is not finished"
+        return f"{cell.folder}: this run starts from {cell.start}, which is not finished"
     cell.folder.parent.mkdir(parents=True, exist_ok=True)
     output = cell.folder.with_suffix(".txt")
     with output.open("a", encoding="utf-8") as sink:
@@ -179,7 +182,7 @@ def run_cell(cell: Cell) -> str:
             while process.poll() is None:
                 time.sleep(0.1)
         finally:
-            process.terminate()  # after Ctrl-C no run is left behind
+            process.terminate()  # Ctrl-C must not leave a process behind
             process.wait()
     if process.returncode == 0:
         return ""
@@ -188,18 +191,18 @@ def run_cell(cell: Cell) -> str:
 
 
 def _budget(folder: Path) -> int:
-    """The epochs that led to a run's weights, those of the run it starts from included."""
+    """Return the epochs that led to a run's weights, including those of the runs it starts from."""
     recipe = Run(folder).recipe()
     return recipe.optimization.epochs + (_budget(recipe.start) if recipe.start is not None else 0)
 
 
 def collect(name: str, cells: list[Cell], command: str) -> dict[str, Any]:
-    """The finished runs of a table as one value for JSON."""
+    """Return the finished runs of a table as a JSON document."""
     runs = []
     for cell in cells:
         result = Run(cell.folder).result()
         if result is not None:
-            about = {"label": cell.row.label, "row": cell.row.name, "backbone": cell.backbone}
+            about = {"label": cell.label, "row": cell.line.name, "backbone": cell.backbone}
             runs.append({**about, "budget_epochs": _budget(cell.folder), **result})
     if not runs:
         raise ConfigError(f"no run of {name} is finished, so there is nothing to write")
