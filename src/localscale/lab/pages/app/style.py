@@ -1,13 +1,20 @@
-"""How the page looks; colours that are not a series' own are the theme's, so that dark pages are dark."""
+"""The style sheet of the page: colours of the models from the palette, all others from the theme, light or dark."""
+
+from localscale.lab.pictures.palette import BLUE, ORANGE, SKY, VERMILION
 
 __all__ = ["STYLE"]
 
-STYLE = """
-.gradio-container { max-width: 1240px !important; --base-series: #c04a00; --dec-series: #0072b2;
+STYLE = (
+    f"""
+.gradio-container {{ --blue: {BLUE}; --orange: {ORANGE}; --sky: {SKY}; --base-series: {VERMILION};
+  --dec-series: var(--blue); }}
+""".lstrip()
+    + """
+.gradio-container { max-width: 1240px !important;
   --faint: color-mix(in srgb, var(--body-text-color) 72%, transparent); }
 .gradio-container main { padding-top: 0; } .gradio-container .html-container { padding: 2px 0; }
 .gradio-container main .column, .gradio-container main .row { gap: 10px; }
-.dark .gradio-container, .dark.gradio-container { --base-series: #ff8f3f; --dec-series: #56b4e9; }
+.dark .gradio-container, .dark.gradio-container { --base-series: var(--orange); --dec-series: var(--sky); }
 .ls-head h1 { font-size: 1.35rem; margin: 0; display: inline; } .ls-head p { display: inline; margin-left: .6rem;
   color: var(--faint); }
 .ls-about { font-size: .85rem; color: var(--faint); margin: 0; }
@@ -19,15 +26,17 @@ STYLE = """
   box-shadow: 0 0 0 1px var(--border-color-primary); }
 .ls-frame svg { position: absolute; inset: 0; width: 100%; height: 100%; fill: none; pointer-events: none; }
 .ls-frame svg * { vector-effect: non-scaling-stroke; }
-.ls-grid path { stroke: #56b4e9; stroke-width: 1.1px; } .ls-grid { filter: drop-shadow(0 0 .6px #0009); }
-.ls-outline rect { stroke: #e69f00; stroke-width: 2px; }
+.ls-grid path { stroke: var(--sky); stroke-width: 1.1px; } .ls-grid { filter: drop-shadow(0 0 .6px #0009); }
+.ls-outline rect { stroke: var(--orange); stroke-width: 2px; }
 .ls-pad { cursor: crosshair; touch-action: none; } .ls-knots { touch-action: none; }
-.ls-rubber { position: absolute; border: 2px dashed #e69f00; min-width: 6px; min-height: 6px; pointer-events: none; }
-.ls-dab { position: absolute; aspect-ratio: 1; border-radius: 50%; background: #e69f0088; pointer-events: none;
+.ls-rubber { position: absolute; border: 2px dashed var(--orange); min-width: 6px; min-height: 6px;
+  pointer-events: none; }
+.ls-dab { position: absolute; aspect-ratio: 1; border-radius: 50%; pointer-events: none;
+  background: color-mix(in srgb, var(--orange) 53%, transparent);
   transform: translate(-50%, -50%); }
 .ls-knot { position: absolute; width: 16px; height: 16px; padding: 0; border-radius: 50%; cursor: grab;
-  transform: translate(-50%, -50%); background: #0072b2; border: 2px solid #fff; box-shadow: 0 0 3px #0008; }
-.ls-knot:hover, .ls-knot:focus-visible { background: #e69f00; outline: none; }
+  transform: translate(-50%, -50%); background: var(--blue); border: 2px solid #fff; box-shadow: 0 0 3px #0008; }
+.ls-knot:hover, .ls-knot:focus-visible { background: var(--orange); outline: none; }
 .ls-strip { display: flex; flex-wrap: wrap; gap: .5rem; }
 .ls-example { display: flex; flex-direction: column; align-items: center; gap: 2px; padding: 3px; border-radius: 6px;
   border: 2px solid var(--border-color-primary); background: var(--background-fill-primary); cursor: pointer;
@@ -64,3 +73,4 @@ STYLE = """
   color: var(--faint); white-space: nowrap; }
 .ls-facts td { padding: .25rem 0; } .ls-facts tr { border-bottom: 1px solid var(--border-color-primary); }
 """.strip()
+)

@@ -1,4 +1,4 @@
-"""Results on disk as pages: what was measured, by which command, with the paper's figures beside."""
+"""The results page: every measurement with its command, beside the figures of the paper."""
 
 from localscale.lab.pages.results.markdown import render_table
 from localscale.lab.pages.results.page import render_page

@@ -1,4 +1,4 @@
-"""Tables as Markdown, for the terminal and for pages."""
+"""Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ __all__ = ["render_rows", "render_table"]
 
 
 def render_table(table: dict[str, Any]) -> str:
-    """A titled table: ``title``, ``note`` and ``rows``, one dictionary each."""
+    """Return a table with its ``title`` and ``note``; each of its ``rows`` is a dictionary."""
     return "\n".join([f"### {table['title']}", "", table["note"], "", render_rows(table["rows"])])
 
 
 def render_rows(rows: list[dict[str, Any]]) -> str:
-    """Rows under the names of the first row's entries."""
+    """Return a table whose columns are the keys of the first row.
+
+    >>> print(render_rows([{"seeds": 3, "InvE": 0.125}]))
+    | seeds | InvE |
+    |---|---|
+    | 3 | 0.125 |
+    """
     names = list(rows[0])
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     return "\n".join(lines + ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows])

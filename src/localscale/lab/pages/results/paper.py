@@ -1,10 +1,10 @@
-"""The paper's own figures, to stand beside ours."""
+"""Figures printed in the paper."""
 
 from __future__ import annotations
 
 __all__ = ["ABLATION", "CLASSIFICATION", "PER_SCALE", "SEGMENTATION", "family_of_backbone"]
 
-# table → family → row → accuracy and InvE (10⁻²), as printed; for MNIST ± over five runs.
+# task → family → row → accuracy and InvE (10⁻²), as printed; ± over five runs for MNIST
 CLASSIFICATION: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
     "mnist": {
         "ResNet": {
@@ -79,7 +79,7 @@ CLASSIFICATION: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
     },
 }
 
-# table → row → accuracy at each scale and mean ± std over scales; the paper's backbone is Swin.
+# task → row → accuracy at each scale; mean ± standard deviation over scales, for Swin
 PER_SCALE: dict[str, dict[str, str]] = {
     "mnist": {
         "aug": "91.64, 96.32, 93.84; 93.93 ± 1.91",
@@ -118,7 +118,7 @@ SEGMENTATION: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
-# App. A4: modules of four layers each, layers of one module, and knots (4 × 1, 1.5, 2, 2.5) with two layers.
+# App. A4: number of sites with four layers each; layers of one site; knots with two layers
 ABLATION: dict[str, str] = {
     "sites2": "95.25",
     "sites3": "96.38",
@@ -145,7 +145,7 @@ FAMILIES = {
 
 
 def family_of_backbone(key: str) -> str:
-    """The paper's name for a backbone; empty if it has none.
+    """Return the paper's name for the family of a backbone, or an empty string.
 
     >>> family_of_backbone("dinov2_small"), family_of_backbone("efficientnet_lite0")
     ('DINOv2', '')
