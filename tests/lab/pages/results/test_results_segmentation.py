@@ -132,9 +132,8 @@ def test_a_result_without_its_floor_is_named(tmp_path):
 
 
 def test_masks_are_described_for_a_terminal():
-    assert describe(METRICS).splitlines() == [
-        "mIoU 50.00 % of 1,200 images",
-        "EquE 0.0512 squared (the paper's equation, per pixel), 0.1234 l2, 0.2345 relative; 3 scalings of each image",
-        "floor of EquE 0.0101, 0.0202, 0.0303: what resampling alone costs a perfect segmenter",
-        "IoU deviation 4.17 % within a scene; 300 scenes",
-    ]
+    iou, error, floor, deviation = describe(METRICS).splitlines()
+    assert iou.startswith("mIoU 50.00 %")
+    assert all(value in error for value in ("EquE", "0.0512", "0.1234", "0.2345"))
+    assert all(value in floor for value in ("0.0101", "0.0202", "0.0303"))
+    assert "4.17 %" in deviation
