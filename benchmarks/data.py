@@ -8,7 +8,7 @@ from torchvision.transforms.functional import resize
 
 from benchmarks.measurement import Table, median_milliseconds
 from localscale.lab.data import LocallyScaledMNIST, embedded_digits
-from localscale.lab.data.mnist.scenes import LAYOUTS
+from localscale.lab.data.mnist.triples import LAYOUTS
 
 TARGETS = {"cpu": 400, "cuda": 20_000}
 
@@ -52,10 +52,10 @@ def _row(name: str, images: int, milliseconds: float, target: int | None) -> dic
 
 def _paste(dataset: LocallyScaledMNIST, images: Tensor, index: int) -> Image.Image:
     """The usual way: resize each digit to whole pixels, paste it."""
-    scene = dataset.scene(index)
+    triple = dataset.triple(index)
     canvas = torch.zeros(224, 224)
-    places = list(LAYOUTS.values())[int(scene.layouts)]
-    for digit, factor, (x, y) in zip(scene.digits[0], scene.factors[0], places, strict=True):
+    places = list(LAYOUTS.values())[int(triple.layouts)]
+    for digit, factor, (x, y) in zip(triple.digits[0], triple.factors[0], places, strict=True):
         side = round(28 * float(factor))
         small = resize(images[digit], [side, side], antialias=True)[0]
         top, left = (min(max(round(c * 224 - side / 2), 0), 224 - side) for c in (y, x))

@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from localscale.lab import data
-from localscale.lab.data.mnist.scenes import LAYOUTS, Scenes
+from localscale.lab.data.mnist.triples import LAYOUTS, DigitTriples
 
 FOLDER = Path(__file__).parents[1] / "src" / "localscale" / "lab" / "pages" / "app" / "examples"
 IMAGES = {9: 2, 4: 0, 31: 1, 14: 1, 22: 0}  # and the digit that is marked
@@ -21,10 +21,10 @@ INK = 12  # half a digit's side and a little more, in pixels at factor 1
 LARGE = 4  # the landscape is drawn so many times too large, then shrunk
 
 
-def box_of(scene: Scenes, digit: int, size: int) -> list[float]:
+def box_of(triple: DigitTriples, digit: int, size: int) -> list[float]:
     """Left, top, right and bottom of a digit, as fractions of the image's side."""
-    x, y = list(LAYOUTS.values())[int(scene.layouts)][digit]
-    reach = INK * float(scene.factors[0, digit]) / (size - 1)
+    x, y = list(LAYOUTS.values())[int(triple.layouts)][digit]
+    reach = INK * float(triple.factors[0, digit]) / (size - 1)
     return [round(min(max(end, 0.0), 1.0), 3) for end in (x - reach, y - reach, x + reach, y + reach)]
 
 
@@ -70,7 +70,7 @@ def main() -> None:
         image, label = numbers[index]
         name = f"{label:03d}"
         image.save(FOLDER / f"{name}.png", optimize=True)
-        box = box_of(numbers.scene(index), digit, numbers.image_size)
+        box = box_of(numbers.triple(index), digit, numbers.image_size)
         about.append({"file": f"{name}.png", "name": name, "label": label, "box": box})
     landscape().quantize(128, dither=Image.Dither.NONE).save(FOLDER / "landscape.png", optimize=True)
     about.append({"file": "landscape.png", "name": "landscape", "label": None, "box": [0.15, 0.28, 0.47, 0.78]})

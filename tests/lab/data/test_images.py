@@ -57,7 +57,7 @@ def test_transparency_lies_over_white() -> None:
     ("data", "message"),
     [
         (b"", r"is empty \(zero bytes\)"),
-        (b"no image at all", "is no image in a format"),
+        (b"no image at all", "is not a readable image"),
         (saved(Image.fromarray(RAMP))[:60], "is a broken image"),
         (saved(Image.new("RGB", (64, 64)), "JPEG")[:300], "is a broken image"),
         (saved(Image.new("F", (4, 4)), "TIFF"), "holds floating-point numbers"),

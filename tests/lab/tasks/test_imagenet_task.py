@@ -193,7 +193,7 @@ def test_a_broken_training_image_is_named(workers: int, data: ImageNetData, tmp_
     write_discs(tmp_path, images=2)
     (tmp_path / "red" / "0.png").write_bytes(b"no image")
     task = make(data, train_root=tmp_path, workers=workers)
-    with pytest.raises(DataError, match=r"red/0.png is no image in a format that can be read"):
+    with pytest.raises(DataError, match=r"red/0.png is not a readable image"):
         [task.images(*pair, CPU) for pair in task.load(Batches(6, 6, seed=0).steps(0, 1), 0)]
 
 
@@ -218,7 +218,7 @@ def slow_metrics(data: ImageNetData) -> tuple[dict[float, float], dict[str, floa
         pixels = np.array(image.crop((left, top, left + 32, top + 32)), np.float64) / 255
         logits = 4 * ((pixels - NORMALISE.mean) / NORMALISE.std).mean((0, 1))[::-1]
         right[scale].append(bool(logits.argmax() == label))
-        answers[dataset.stored.records[position]["group"], scale] = np.exp(logits) / np.exp(logits).sum()
+        answers[dataset.written.records[position]["group"], scale] = np.exp(logits) / np.exp(logits).sum()
     pairs = [(answers[group, 1.0], answers[group, scale]) for group in dataset.groups for scale in (0.8, 1.2)]
     norms = [np.linalg.norm(p - q) for p, q in pairs]
     errors = {

@@ -1,4 +1,4 @@
-"""Reading any image as upright 8-bit RGB, and writing images and masks as bytes."""
+"""Read any image as upright 8-bit RGB, and encode images and masks as bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ SIXTEEN_BIT = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
 
 
 def read_image(source: Path | bytes) -> Image.Image:
-    """An image as upright 8-bit RGB, whatever it was: grey, palette, CMYK, 16-bit, transparent (over white), rotated.
+    """Return an image as upright 8-bit RGB.
 
-    Anything that is not a whole image raises ``DataError`` with the file's name and the cause.
+    Grey, palette, CMYK and 16-bit images are converted, transparent ones are placed on white, and EXIF rotation is
+    applied. Anything but a complete image raises ``DataError`` with the file's name and the cause.
     """
     name = str(source) if isinstance(source, Path) else "image"
     data = read_whole(source, name) if isinstance(source, Path) else source
@@ -29,7 +30,7 @@ def read_image(source: Path | bytes) -> Image.Image:
         raise DataError(f"{name} is empty (zero bytes)")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # broken EXIF and large sizes: the checks here speak for themselves
+            warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
             with Image.open(io.BytesIO(data)) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise DataError(f"has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
@@ -38,36 +39,36 @@ def read_image(source: Path | bytes) -> Image.Image:
     except DataError as error:
         raise DataError(f"{name} {error}") from None
     except UnidentifiedImageError as error:
-        raise DataError(f"{name} is no image in a format that can be read") from error
-    except Exception as error:  # Pillow's decoders raise anything; one broken file must not end a run
+        raise DataError(f"{name} is not a readable image (PNG, JPEG, WebP, TIFF …)") from error
+    except Exception as error:  # Pillow's decoders raise exceptions of any type; one broken file must not end a run
         raise DataError(f"{name} is a broken image: {error}") from error
 
 
-def encode_image(pixels: np.ndarray | Image.Image, form: str = "png", *, quality: int = 95) -> bytes:
-    """``(H, W)`` or ``(H, W, 3)`` 8-bit pixels as ``png`` (lossless) or ``jpg`` bytes."""
+def encode_image(pixels: np.ndarray | Image.Image, image_format: str = "png", *, quality: int = 95) -> bytes:
+    """Encode 8-bit pixels ``(H, W)`` or ``(H, W, 3)`` as ``png`` (lossless) or ``jpg``."""
     image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
     buffer = io.BytesIO()
-    if form == "png":
+    if image_format == "png":
         image.save(buffer, "PNG", compress_level=4)
-    elif form == "jpg":
+    elif image_format == "jpg":
         image.save(buffer, "JPEG", quality=quality, subsampling=0)
     else:
-        raise DataError(f'image format "{form}" is unknown; expected "png" or "jpg"')
+        raise DataError(f'image format "{image_format}" is unknown; expected "png" or "jpg"')
     return buffer.getvalue()
 
 
 def encode_mask(labels: np.ndarray) -> bytes:
-    """A label map ``(H, W)`` as a lossless PNG: 8 bits where they suffice, else 16."""
+    """Encode a label map ``(H, W)`` as a lossless PNG with 8 bits per pixel, or 16 if a label exceeds 255."""
     if labels.min() < 0 or labels.max() > 65535:
         raise DataError(f"labels run from {labels.min()} to {labels.max()}; a mask holds 0 to 65535")
     return encode_image(labels.astype(np.uint8 if labels.max() <= 255 else np.uint16))
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says; broken EXIF turns nothing."""
+    """Apply the EXIF orientation, unless the EXIF data is broken."""
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # whatever its EXIF holds, the pixels are sound
+    except Exception:  # broken EXIF data says nothing about the pixels
         return image
 
 
@@ -76,7 +77,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         levels = np.asarray(image).astype(np.float64)
         if levels.max() > 65535:
             raise DataError("has more than 16 bits per channel; save it with 8 or 16")
-        if levels.max() > 255:  # a true 16-bit image, and not 8 bits in a wide mode
+        if levels.max() > 255:  # otherwise the image holds 8-bit values in a 16-bit mode
             levels = levels / 257
         return Image.fromarray(np.clip(levels + 0.5, 0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "F":

@@ -1,4 +1,4 @@
-"""Written datasets of labelled images, as torchvision's users expect them."""
+"""Read written datasets of labelled images in torchvision's style."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from localscale.errors import DataError
 from localscale.lab.data.images import read_image
-from localscale.lab.data.stored import Stored
+from localscale.lab.data.written import WrittenDataset
 
 __all__ = ["LabelledImages"]
 
@@ -19,7 +19,7 @@ __all__ = ["LabelledImages"]
 class LabelledImages(Dataset[tuple[Any, Any]]):
     """The images of a dataset written by ``localscale data``, as ``(image, label)``.
 
-    ``groups`` holds the positions of the images of each scene; ``stored.records[p]`` tells what image ``p`` shows.
+    ``groups`` holds the positions of images that differ in scale only; ``written.records[p]`` describes image ``p``.
 
     >>> dataset = LabelledImages("out/mnist")  # doctest: +SKIP
     >>> image, label = dataset[0]  # doctest: +SKIP
@@ -33,26 +33,26 @@ class LabelledImages(Dataset[tuple[Any, Any]]):
         *,
         kind: str | None = None,
     ) -> None:
-        self.stored = Stored(root, kind)
+        self.written = WrittenDataset(root, kind)
         self.transform, self.target_transform = transform, target_transform
-        self.groups: dict[int, list[int]] = self.stored.groups()
+        self.groups: dict[int, list[int]] = self.written.groups()
 
     def __len__(self) -> int:
-        return len(self.stored)
+        return len(self.written)
 
     def __getitem__(self, position: int) -> tuple[Any, Any]:
-        image, label = self.read_image(position), self.stored.records[position].get("label")
+        image, label = self.read_image(position), self.written.records[position].get("label")
         if label is None:
-            raise DataError(f'{self.stored.root} holds no labels; a dataset of kind "{self.stored.kind}" has none')
+            raise DataError(f'{self.written.root} contains no labels; a dataset of kind "{self.written.kind}" has none')
         return (
             image if self.transform is None else self.transform(image),
             label if self.target_transform is None else self.target_transform(label),
         )
 
     def read_image(self, position: int) -> Image.Image:
-        """The image as it lies on disk, in RGB."""
-        suffixes = self.stored.records[position]["suffixes"]
+        """Return the image in RGB, without ``transform``."""
+        suffixes = self.written.records[position]["suffixes"]
         forms = [suffix for suffix in ("png", "jpg") if suffix in suffixes]
         if not forms:
-            raise DataError(f"sample {self.stored.records[position]['key']} has no image; make the dataset again")
-        return read_image(self.stored.read(position, forms[0]))
+            raise DataError(f"sample {self.written.records[position]['key']} has no image; write the dataset again")
+        return read_image(self.written.read(position, forms[0]))

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.images import read_image
-from localscale.lab.data.stored import Stored
+from localscale.lab.data.written import WrittenDataset
 
 __all__ = ["Cell", "contact_sheet", "read_rows"]
 
@@ -36,7 +36,7 @@ def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Ima
     Scenes of a single image are shown side by side. Masks are drawn in one colour per class, the background white.
     """
     _check(scenes, columns)
-    dataset = Stored(root)
+    dataset = WrittenDataset(root)
     rows = read_rows(dataset, scenes=scenes, columns=columns)
     for cell in (cell for row in rows for cell in row):
         for picture, how in zip(cell.pictures, (LANCZOS, *(NEAREST for _ in MASKS)), strict=False):
@@ -44,7 +44,7 @@ def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Ima
     return _draw(rows, _title(dataset, len(dataset.groups())))
 
 
-def read_rows(dataset: Stored, *, scenes: int, columns: int) -> list[list[Cell]]:
+def read_rows(dataset: WrittenDataset, *, scenes: int, columns: int) -> list[list[Cell]]:
     """The first ``scenes`` scenes, a row each; scenes of a single image share rows.
 
     Of a scene with more than ``columns`` images the ends are shown, and what lies evenly between.
@@ -72,12 +72,12 @@ def _spread(group: list[int], columns: int) -> list[int]:
     return [group[round(k * (len(group) - 1) / (columns - 1))] for k in range(columns)]
 
 
-def _title(dataset: Stored, groups: int) -> str:
+def _title(dataset: WrittenDataset, groups: int) -> str:
     skipped = f", {len(dataset.skipped):,} items skipped" if dataset.skipped else ""
     return f"{dataset.root.name}: {dataset.kind}, {len(dataset):,} images of {groups:,} scenes{skipped}"
 
 
-def _read_cell(dataset: Stored, position: int) -> Cell:
+def _read_cell(dataset: WrittenDataset, position: int) -> Cell:
     record = dataset.records[position]
     forms = [suffix for suffix in record["suffixes"] if suffix in ("png", "jpg")]
     if not forms:

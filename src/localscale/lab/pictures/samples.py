@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from localscale.errors import ShapeError
-from localscale.lab.data.stored import Stored
+from localscale.lab.data.written import WrittenDataset
 from localscale.lab.pictures.contact_sheet import Cell, read_rows
 from localscale.lab.pictures.files import blank_figure
 
@@ -27,7 +27,7 @@ def read_samples(given: str, *, scenes: int, columns: int) -> tuple[str, list[li
     name, equals, folder = given.partition("=")
     if not equals or Path(given).is_dir():
         name, folder = "", given
-    dataset = Stored(folder)
+    dataset = WrittenDataset(folder)
     return name or TITLES.get(dataset.kind, dataset.kind), read_rows(dataset, scenes=scenes, columns=columns)
 
 

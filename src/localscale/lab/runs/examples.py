@@ -88,12 +88,12 @@ class _Numbers(Examples):
 
     def read(self, number: int) -> Example:
         index = torch.tensor([number])
-        scenes = [self.draw.scenes(index, variant) for variant in self.variants]
-        label = int(scenes[0].labels)
+        triples = [self.draw.triples(index, variant) for variant in self.variants]
+        label = int(triples[0].labels)
         return Example(
             f"test image {number}: {label:03d}",
             torch.cat([self.draw(index, variant)[0] for variant in self.variants]),
-            [" ".join(f"×{factor:.1f}" for factor in scene.factors[0].tolist()) for scene in scenes],
+            [" ".join(f"×{factor:.1f}" for factor in triple.factors[0].tolist()) for triple in triples],
             label=label,
         )
 
@@ -142,7 +142,7 @@ class _Scenes(Examples):
         for position in self.groups[number][: self.sizes]:
             item = self.dataset[position]
             pixels, classes = T.pil_to_tensor(item.image.convert("RGB")), item.classes.as_subclass(Tensor).clone()
-            key = self.dataset.stored.records[position]["key"]
+            key = self.dataset.written.records[position]["key"]
             check_masks(pixels, classes, self.classes, self.data, f"sample {key} in {self.dataset.root}")
             if self.data.ignore_index is not None:
                 classes[classes == self.data.ignore_index] = IGNORED

@@ -176,7 +176,7 @@ class Pixels:
 
         def read_one(index: int) -> None:
             item = dataset[index]
-            key = dataset.stored.records[index]["key"]
+            key = dataset.written.records[index]["key"]
             pixels = torch.from_numpy(np.asarray(item.image.convert("RGB")).copy()).movedim(-1, 0)
             check_masks(pixels, item.classes, len(dataset.classes), data, f"sample {key} in {dataset.root}")
             if data.ignore_index is not None:

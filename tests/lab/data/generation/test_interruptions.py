@@ -1,4 +1,4 @@
-"""Whatever is killed on the way, the files that come out are those of a run that was not."""
+"""A run that is killed at any moment and started again writes the files of an uninterrupted run."""
 
 import os
 import signal
@@ -18,45 +18,50 @@ from localscale.lab.data.generation import Job, Stage, generate
 from localscale.lab.data.generation.store import Store
 
 
-@pytest.fixture(scope="module", params=[pytest.param("folder", marks=pytest.mark.slow), "shards"])
-def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """An uninterrupted run in one process."""
-    out = tmp_path_factory.mktemp("whole") / "out"
-    summary = generate(toy_job(), out, form=request.param)
-    assert (summary.images, summary.skipped) == (102, {"sevens are left out": 9})
-    return request.param, out
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The files of an uninterrupted run in one process, in each form."""
+    root = tmp_path_factory.mktemp("whole")
+    for form in ("folder", "shards"):
+        generate(toy_job(), root / form, form=form)  # type: ignore[arg-type]
+    return {form: hashes(root / form) for form in ("folder", "shards")}
 
 
-def test_killed_at_any_moment_and_started_again(whole: tuple[str, Path], tmp_path: Path) -> None:
-    form, out = whole
-    workers = {"folder": 2, "shards": 1}[form]
-    run = tmp_path / "out"
-    deaths = 0
-    for progress in (0, 3, 7):  # killed before anything is done, and twice on the way
-        process = start(run, form, workers, seconds=0.15)
-        wait_for(lambda: (run / "dataset.json").exists() and finished_chunks(run) >= progress)  # noqa: B023
-        process.send_signal(signal.SIGKILL)  # and started again at once, while its workers may still be there
+@pytest.mark.parametrize(
+    ("form", "workers", "moments"),
+    [("shards", 1, (0, 3)), pytest.param("folder", 2, (0, 2, 5), marks=pytest.mark.slow)],
+)
+def test_killed_runs_continue(form: str, workers: int, moments: tuple[int, ...], whole: dict, tmp_path: Path) -> None:
+    for chunks in moments:
+        process = start(tmp_path, form, workers, seconds=0.1)
+        wait_for(lambda: (tmp_path / "dataset.json").exists() and finished_chunks(tmp_path) >= chunks)  # noqa: B023
+        process.kill()  # the next run starts at once, while workers of this one may still be alive
         process.wait()
-        deaths += not (run / "manifest.jsonl").exists()
-    assert deaths == 3
-    assert start(run, form, workers, seconds=0).wait() == 0
-    assert hashes(run) == hashes(out)
+        assert not (tmp_path / "manifest.jsonl").exists()
+    generate(toy_job(), tmp_path, form=form)  # type: ignore[arg-type]
+    assert hashes(tmp_path) == whole[form]
 
 
-def test_dead_workers_are_replaced(tmp_path: Path) -> None:
-    """Every worker is killed, so that only new ones can finish."""
-    generate(toy_job(), tmp_path / "whole")
-    process = start(tmp_path / "out", "folder", 2, seconds=0.2)
-    wait_for(lambda: finished_chunks(tmp_path / "out") >= 2)
+def test_dead_workers_are_replaced_and_ctrl_c_leaves_no_drafts(whole: dict, tmp_path: Path) -> None:
+    """Every worker is killed, so only new ones can continue; then the run is interrupted."""
+    process = start(tmp_path, "folder", 2, seconds=0.2)
+    wait_for(lambda: finished_chunks(tmp_path) >= 1)
     for pid in workers_of(process.pid):
         os.kill(pid, signal.SIGKILL)
-    assert process.wait(timeout=60) == 0
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+    finished = finished_chunks(tmp_path)
+    wait_for(lambda: finished_chunks(tmp_path) >= finished + 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) != 0
+    store = Store(tmp_path, "folder", 3, toy.SIZE)
+    assert 0 < len(store.unfinished()) < len(store.chunks)
+    assert not list(tmp_path.glob(".drafts/*"))
+    generate(toy_job(), tmp_path)
+    assert hashes(tmp_path) == whole["folder"]
 
 
 @pytest.mark.slow
 def test_a_worker_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
-    """A stopped worker outlives its killed parent; while it may still write, nobody else does."""
+    """A stopped worker outlives its killed parent and may still write, so another run must not."""
     process = start(tmp_path, "folder", 2, seconds=0.2)
     wait_for(lambda: finished_chunks(tmp_path) >= 1)
     orphan = workers_of(process.pid)[0]
@@ -64,11 +69,11 @@ def test_a_worker_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
     try:
         process.kill()
         process.wait()
-        with pytest.raises(OutputError, match="another run is writing to"):
+        with pytest.raises(OutputError, match="another process is writing to"):
             generate(toy_job(), tmp_path)
     finally:
         os.kill(orphan, signal.SIGCONT)
-    assert generate(toy_job(), tmp_path).images == 102
+    assert generate(toy_job(), tmp_path).images == 62
 
 
 def die(status: int) -> Callable[[], object]:
@@ -78,11 +83,11 @@ def die(status: int) -> Callable[[], object]:
 @pytest.mark.slow
 def test_workers_that_always_die_end_the_run(tmp_path: Path) -> None:
     job = Job("toy", 4, {}, [Stage("die", partial(die, 7))], chunk_size=1)  # type: ignore[arg-type]
-    with pytest.raises(OutputError, match=r"3 workers died while making items \d to \d, .* exit status 7; run with"):
+    with pytest.raises(OutputError, match=r"died 3 times while making items \d to \d.* exit status 7; run with"):
         generate(job, tmp_path, workers=2)
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from toy_job import toy_job\nfrom localscale.lab.data import generate\n"
@@ -93,40 +98,23 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode != 0
-    assert 'under `if __name__ == "__main__":`' in done.stderr
-
-
-def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
-    generate(toy_job(), tmp_path / "whole", form="shards")
-    run = tmp_path / "out"
-    process = start(run, "shards", 2, seconds=0.3)
-    wait_for(lambda: finished_chunks(run) >= 2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) != 0
-    store = Store(run, "shards", 4, toy.SIZE)
-    assert 0 < len(store.unfinished()) < len(store.chunks)
-    assert not list(run.glob(".drafts/*"))
-    generate(toy_job(), run, form="shards")
-    assert hashes(run) == hashes(tmp_path / "whole")
+    assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_worker_of_a_local_ray_is_killed(tmp_path: Path) -> None:
+def test_a_worker_of_a_local_ray_is_killed(whole: dict, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
-    generate(toy_job(), tmp_path / "whole", form="shards")
-    run = tmp_path / "out"
-    process = start(run, "shards", 2, "ray", seconds=0.25)
-    wait_for(lambda: finished_chunks(run) >= 2, 90)
+    process = start(tmp_path, "shards", 2, "ray", seconds=0.25)
+    wait_for(lambda: finished_chunks(tmp_path) >= 2, 90)
     actors = [pid for pid in descendants(process.pid) if is_actor(pid)]
     os.kill(actors[0], signal.SIGKILL)
     assert process.wait(timeout=120) == 0
-    assert hashes(run) == hashes(tmp_path / "whole")
+    assert hashes(tmp_path) == whole["shards"]
 
 
 @pytest.mark.slow
-def test_stages_for_gpus_are_actors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_stages_run_in_their_own_ray_actors(whole: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
-    generate(toy_job(), tmp_path / "whole")
     traces = tmp_path / "traces"
     traces.mkdir()
     monkeypatch.setenv("TOY_TRACES", str(traces))
@@ -135,10 +123,11 @@ def test_stages_for_gpus_are_actors_of_their_own(tmp_path: Path, monkeypatch: py
     assert len(ran["double"]) == 1
     assert ran["write"]
     assert not ran["double"] & ran["write"]
-    assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+    assert hashes(tmp_path / "out") == whole["folder"]
 
 
-def test_ray_tells_what_went_wrong_in_a_stage(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_ray_reports_the_error_of_a_stage(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
     process = start(tmp_path / "out", "folder", 2, "ray", seconds=-1, stderr=subprocess.PIPE)
     _, told = process.communicate(timeout=120)

@@ -12,18 +12,18 @@ from typing import Any
 from localscale.errors import LocalScaleError
 from localscale.lab.data.generation import Job, Sample, Skip, Stage, generate
 
-SIZE = 60
+SIZE = 36
 
 
-def sign(stage: str) -> None:
-    """Leave a trace of which process ran a stage, where a test asks for it."""
+def record_process(stage: str) -> None:
+    """Create a file with the name of the stage and the process, in the folder that a test sets."""
     if folder := os.environ.get("TOY_TRACES"):
         (Path(folder) / f"{stage}-{os.getpid()}").touch()
 
 
 def double(seconds: float, ballast: bytes = b"") -> Callable[[int], Any]:
     def step(index: int) -> Any:
-        sign("double")
+        record_process("double")
         if seconds < 0:
             raise ValueError(f"cannot sleep for {seconds} seconds")
         time.sleep(seconds)
@@ -34,7 +34,7 @@ def double(seconds: float, ballast: bytes = b"") -> Callable[[int], Any]:
 
 def write_numbers() -> Callable[[int], list[Sample]]:
     def step(number: int) -> list[Sample]:
-        sign("write")
+        record_process("write")
         text = hashlib.sha256(str(number).encode()).hexdigest().encode() * 50
         return [
             Sample(f"{number:06d}-{k}", {"txt": text, "mask.txt": bytes([k])}, {"group": number, "k": k})
@@ -45,13 +45,13 @@ def write_numbers() -> Callable[[int], list[Sample]]:
 
 
 def toy_job(seconds: float = 0.0, *, seed: int = 0, size: int = SIZE) -> Job:
-    # The ballast is what real stages carry along: Ray keeps arguments of this size in its object store.
+    # The ballast is as large as the arguments of real stages: Ray keeps them in its object store.
     stages = [Stage("double", partial(double, seconds, bytes(2**20)), gpu=True), Stage("write", write_numbers)]
-    return Job("toy", size, {"seed": seed}, stages, chunk_size=4)
+    return Job("toy", size, {"seed": seed}, stages, chunk_size=3)
 
 
 def hashes(root: Path) -> dict[str, str]:
-    """Every file under ``root``, hidden ones too, and its hash."""
+    """Return the hash of every file under ``root``, hidden files included."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))
@@ -61,7 +61,7 @@ def hashes(root: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     out, form, workers, engine, seconds = sys.argv[1:]
-    if engine == "ray-with-gpu":  # a cluster of two kinds of machines, as far as Ray knows
+    if engine == "ray-with-gpu":  # Ray is told of a GPU that does not exist
         import ray
 
         ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)

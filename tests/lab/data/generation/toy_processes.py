@@ -1,4 +1,4 @@
-"""Runs of the toy job in processes of their own, and ways to find those to kill."""
+"""Start the toy job in a process of its own, and find its worker processes."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,24 +14,19 @@ import toy_job as toy
 
 
 def start(
-    out: Path,
-    form: str,
-    workers: int,
-    engine: str = "local",
-    seconds: float = 0.05,
-    stderr: int = subprocess.DEVNULL,
+    out: Path, form: str, workers: int, engine: str = "local", *, seconds: float, stderr: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, toy.__file__, str(out), form, str(workers), engine, str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
-    # A shell's background job ignores Ctrl-C, and so would what it starts.
+    # A background job of a shell ignores SIGINT, and so would its children.
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(command, env=environment, stderr=stderr, stdout=subprocess.DEVNULL, preexec_fn=listen)
 
 
-def wait_for(condition: object, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "waited in vain"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.02)
 
 

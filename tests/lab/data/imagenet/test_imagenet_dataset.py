@@ -41,7 +41,7 @@ def test_items_are_images_and_labels(root: Path):
         image, label = dataset[position]
         assert isinstance(image, Image.Image)
         assert (image.mode, image.size) == ("RGB", (96, 80))
-        assert dataset.classes[label] == dataset.stored.records[position]["class_folder"]
+        assert dataset.classes[label] == dataset.written.records[position]["class_folder"]
 
 
 def test_a_group_is_one_image_at_all_scales(root: Path, options: ImageNetOptions):
@@ -72,7 +72,7 @@ def test_transforms_and_loaders_work(root: Path):
 def test_jpg_datasets_can_be_read(options: ImageNetOptions, tmp_path: Path):
     generate(imagenet_job(dataclasses.replace(options, image_format="jpg", limit=1)), tmp_path / "out")
     dataset = LocallyScaledImageNet(tmp_path / "out")
-    assert [dataset.stored.records[p]["suffixes"][-1] for p in dataset.groups[0]] == ["mask.png"] * 3 + ["png"] + [
+    assert [dataset.written.records[p]["suffixes"][-1] for p in dataset.groups[0]] == ["mask.png"] * 3 + ["png"] + [
         "mask.png"
     ] * 3
     assert dataset.read_group(0).images.shape == (7, 3, 80, 96)

@@ -277,4 +277,4 @@ def test_real_photographs_end_to_end(tmp_path: Path):
     for positions in dataset.groups.values():
         small, original = (dataset.read_mask(position).sum() for position in positions)
         assert small / original == pytest.approx(0.49, abs=0.05)
-        assert dataset.stored.records[positions[0]]["class_name"] == dataset.classes[dataset[positions[0]][1]]
+        assert dataset.written.records[positions[0]]["class_name"] == dataset.classes[dataset[positions[0]][1]]

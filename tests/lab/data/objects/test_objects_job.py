@@ -189,7 +189,7 @@ def test_two_workers_and_shards_give_the_same_bytes(inputs, written, tmp_path):
     assert len(one) == len(two) == 5
     for position in range(5):
         for suffix in ("png", "class.png", "instance.png"):
-            assert one.stored.read(position, suffix) == two.stored.read(position, suffix)
+            assert one.written.read(position, suffix) == two.written.read(position, suffix)
 
 
 def test_the_dataset_gives_what_was_written(written):
@@ -203,7 +203,7 @@ def test_the_dataset_gives_what_was_written(written):
     assert classes.dtype == instances.dtype == torch.int64
     assert classes.shape == (64, 64)
     assert set(instances.unique().tolist()) == {0, 1, 2}
-    assert scales.tolist() == pytest.approx([each["scale"] for each in dataset.stored.records[4]["objects"]])
+    assert scales.tolist() == pytest.approx([each["scale"] for each in dataset.written.records[4]["objects"]])
     assert dataset[-1].group == 1
     with pytest.raises(IndexError, match="index 5 of a dataset of 5 images"):
         dataset[5]

@@ -1,4 +1,4 @@
-"""Datasets written at any size: an item is a pure function of its index, a chunk of items is whole or absent."""
+"""Write datasets of any size, in parallel and resumable: each item depends on its index alone."""
 
 from localscale.lab.data.generation.generate import Engine, Summary, generate
 from localscale.lab.data.generation.job import Job, Sample, Skip, Stage

@@ -1,4 +1,4 @@
-"""One call that writes a dataset, or goes on with one."""
+"""Write a dataset, or continue an unfinished one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from localscale.errors import ConfigError
 from localscale.lab.data.generation.job import Job
-from localscale.lab.data.generation.local import run_local
+from localscale.lab.data.generation.local_engine import run_local
 from localscale.lab.data.generation.store import Form, Store
-from localscale.lab.data.stored import Stored
+from localscale.lab.data.written import WrittenDataset
 
 __all__ = ["Engine", "Summary", "generate"]
 
@@ -23,7 +23,7 @@ Engine = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Summary:
-    """What a finished dataset holds: its images, and its skipped items by reason."""
+    """The number of images in a finished dataset, and the number of skipped items by reason."""
 
     images: int
     skipped: dict[str, int]
@@ -40,14 +40,14 @@ def generate(
     address: str | None = None,
     progress: bool = False,
 ) -> Summary:
-    """Write ``job`` to the folder ``out``, or go on where an earlier run stopped.
+    """Write the dataset of ``job`` to the folder ``out``, or continue where an earlier run stopped.
 
-    ``chunk_size`` items form a subfolder or a shard (the job says how many). ``workers`` processes make them here;
-    ``engine="ray"`` runs the stages on the Ray cluster at ``address``, which sees the same ``out``. The files depend on
-    none of workers, engine and interruptions. Worker processes import the calling script again, so a script calls this
-    under ``if __name__ == "__main__":``.
+    ``chunk_size`` items form a subfolder or a shard; the default is the job's. ``engine="local"`` uses ``workers``
+    processes on this machine. ``engine="ray"`` runs the stages on the Ray cluster at ``address``, whose machines must
+    all see the folder ``out``. The files do not depend on workers, engine or interruptions. Worker processes import the
+    calling script again, so a script must call ``generate`` under ``if __name__ == "__main__":``.
     """
-    _refuse_to_start_again()
+    _check_main_guard()
     chunk_size = job.chunk_size if chunk_size is None else chunk_size
     _validate(job, form, chunk_size, workers, engine, address)
     store = Store(Path(out).absolute(), form, chunk_size, job.size)
@@ -63,7 +63,7 @@ def generate(
             dynamic_ncols=True,
         ) as bar:
             if chunks and engine == "ray":
-                from localscale.lab.data.generation.cluster import run_ray
+                from localscale.lab.data.generation.ray_engine import run_ray
 
                 run_ray(job, store, chunks, workers=workers, address=address, tick=bar.update)
             elif chunks:
@@ -72,10 +72,10 @@ def generate(
         return _summarise(store.root)
 
 
-def _refuse_to_start_again() -> None:
-    """Stop a worker that, importing its parent's script, has come to the call that started it."""
+def _check_main_guard() -> None:
+    """Raise ``ConfigError`` in a worker process that reached this call while it imported its parent's script."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise ConfigError('a script calls generate with several workers under `if __name__ == "__main__":` only')
+        raise ConfigError('a script must call generate with several workers under `if __name__ == "__main__":`')
 
 
 def _validate(job: Job, form: str, chunk_size: int, workers: int, engine: str, address: str | None) -> None:
@@ -84,12 +84,12 @@ def _validate(job: Job, form: str, chunk_size: int, workers: int, engine: str, a
     if engine not in ("local", "ray"):
         raise ConfigError(f'engine "{engine}" is unknown; expected "local" or "ray"')
     if address is not None and engine != "ray":
-        raise ConfigError(f'address {address} is for engine "ray"; the engine is "{engine}"')
+        raise ConfigError(f'address {address} requires engine "ray"; the engine is "{engine}"')
     for name, value in {"workers": workers, "chunk_size": chunk_size, "number of items": job.size}.items():
         if value < 1:
-            raise ConfigError(f"{name} = {value}; expected at least 1")
+            raise ConfigError(f"{name} is {value}; expected at least 1")
 
 
 def _summarise(root: Path) -> Summary:
-    stored = Stored(root)
-    return Summary(len(stored), dict(Counter(record["skipped"] for record in stored.skipped)))
+    written = WrittenDataset(root)
+    return Summary(len(written), dict(Counter(record["skipped"] for record in written.skipped)))

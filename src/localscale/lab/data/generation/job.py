@@ -1,4 +1,4 @@
-"""What a generator promises: so many items, each made from its index alone, by stages in a row."""
+"""Jobs: a number of items, each computed from its index alone by a sequence of stages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["Job", "Sample", "Skip", "Stage", "build", "run"]
 
 @dataclass(frozen=True)
 class Sample:
-    """One image of a dataset: its files by suffix (``{"png": …, "class.png": …}``) and its line in the manifest.
+    """One image of a dataset: its files by suffix (``{"png": …, "class.png": …}``) and its record in the manifest.
 
-    ``key`` names the files, so it is unique in the dataset and made of letters, digits, ``-`` and ``_``.
+    ``key`` is the files' name: unique in the dataset, and made of letters, digits, ``-`` and ``_``.
     """
 
     key: str
@@ -23,7 +23,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Skip:
-    """An item that gives no image, and why; it gets a line in the manifest too."""
+    """An item without an image; its reason and record are written to the manifest."""
 
     reason: str
     record: Mapping[str, Any] = field(default_factory=dict)
@@ -31,12 +31,13 @@ class Skip:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of making an item.
+    """One stage of computing an item.
 
-    ``build()`` loads what the step needs, once per process, and returns the step itself: a function of what the stage
-    before returned. The first stage takes the item's index; the last returns a list of ``Sample``. Any stage may
-    return a ``Skip``, which ends the item. ``build`` travels to other processes, so it is a module's function, a
-    class, or a ``functools.partial`` of one. A stage with ``gpu=True`` holds a model worth an accelerator.
+    ``build()`` is called once per process. It loads models and other inputs, and returns a function that maps the
+    previous stage's result to its own. The first stage receives the item's index; the last returns a list of
+    ``Sample``. If a stage returns a ``Skip``, the later stages are not called. ``build`` is pickled for worker
+    processes, so it must be a module-level function, a class, or a ``functools.partial`` of one. Set ``gpu=True`` for a
+    stage with a model that should run on a GPU of a Ray cluster.
     """
 
     name: str
@@ -46,11 +47,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """A dataset to be made: ``size`` items by ``stages``.
+    """A dataset to write: ``size`` items, computed by ``stages``.
 
-    ``settings`` holds everything the files depend on, as JSON; a folder begun with other settings is not continued.
-    ``chunk_size`` items are written together, and made again together if a run is killed: some seconds' work. ``note``
-    is what its user should know before it starts.
+    ``settings`` holds, as JSON, every value that the files depend on. A folder that was started with other settings is
+    not continued. ``chunk_size`` items are written together, and are computed again together after a crash, so choose a
+    few seconds' work. ``note`` is printed before the job starts.
     """
 
     kind: str
@@ -62,20 +63,20 @@ class Job:
 
 
 def build(stages: Sequence[Stage]) -> list[Callable[[Any], Any]]:
-    """Every stage's step, loaded."""
+    """Return the function of each stage, with its inputs loaded."""
     return [stage.build() for stage in stages]
 
 
-def run(steps: Sequence[Callable[[Any], Any]], value: Any) -> Any:
-    """Take an item through some steps, from its index or from what the step before made of it; a skip stays one.
+def run(functions: Sequence[Callable[[Any], Any]], value: Any) -> Any:
+    """Apply stage functions to an item's index, or to an earlier stage's result, until one returns a ``Skip``.
 
     >>> run([lambda index: index + 1, lambda n: [Sample(f"{n:06d}", {"txt": b"hello"}, {"n": n})]], 6)[0].key
     '000007'
     >>> run([lambda index: Skip("too small"), len], 6)
     Skip(reason='too small', record={})
     """
-    for step in steps:
+    for function in functions:
         if isinstance(value, Skip):
             break
-        value = step(value)
+        value = function(value)
     return value

@@ -47,31 +47,31 @@ class LocallyScaledImageNet(LabelledImages):
         target_transform: Callable[[int], Any] | None = None,
     ) -> None:
         super().__init__(root, transform, target_transform, kind=KIND)
-        self.scales: tuple[float, ...] = tuple(self.stored.settings["scales"])
-        self.classes: tuple[str, ...] = tuple(self.stored.settings["classes"])
-        records = self.stored.records
+        self.scales: tuple[float, ...] = tuple(self.written.settings["scales"])
+        self.classes: tuple[str, ...] = tuple(self.written.settings["classes"])
+        records = self.written.records
         for positions in self.groups.values():
             positions.sort(key=lambda position: records[position]["scale"])
 
     def read_mask(self, position: int) -> np.ndarray:
         """Return the object's mask, ``(H, W)`` booleans."""
-        with Image.open(io.BytesIO(self.stored.read(position, "mask.png"))) as mask:
+        with Image.open(io.BytesIO(self.written.read(position, "mask.png"))) as mask:
             return np.asarray(mask) > 0
 
     def scale_of(self, position: int) -> float:
         """Return the factor of the object's size in image ``position``."""
-        return float(self.stored.records[position]["scale"])
+        return float(self.written.records[position]["scale"])
 
     def read_group(self, group: int) -> Group:
         """Return one source image at all its scales; a transform must return tensors of one size."""
         if group not in self.groups:
             raise DataError(
-                f"no group {group} in {self.stored.root}; .groups lists the {len(self.groups)} groups there are"
+                f"no group {group} in {self.written.root}; .groups lists the {len(self.groups)} groups there are"
             )
         positions = self.groups[group]
         pairs = [self[position] for position in positions]
         images = [image if isinstance(image, Tensor) else _as_tensor(image) for image, _ in pairs]
-        record = self.stored.records[positions[0]]
+        record = self.written.records[positions[0]]
         return Group(torch.stack(images), tuple(map(self.scale_of, positions)), pairs[0][1], record["source"])
 
 

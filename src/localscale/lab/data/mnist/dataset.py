@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from localscale.errors import ConfigError, DataError, ShapeError
-from localscale.lab.data.generation.store import DATASET
 from localscale.lab.data.mnist.digits import Digits, load_digits
 from localscale.lab.data.mnist.render import check_factors, ink_centres, render
-from localscale.lab.data.mnist.scenes import LAYOUTS, ClassTable, Scenes, draw_scenes
+from localscale.lab.data.mnist.triples import LAYOUTS, DigitsByClass, DigitTriples, draw_triples
+from localscale.lab.data.written import DATASET
 
-__all__ = ["BatchRenderer", "LocallyScaledMNIST"]
+__all__ = ["BatchRenderer", "LocallyScaledMNIST", "describe"]
 
 COUNTS = {"train": 6_000, "test": 50_000}
 
@@ -26,12 +26,12 @@ COUNTS = {"train": 6_000, "test": 50_000}
 class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
     """Three digits, each resized on its own, read as a number from 0 to 999: ``(image, label)``.
 
-    Images are 8-bit grey PIL images, 224×224, unless ``transform`` makes something else of them. ``factors`` is the
-    range a digit's size is drawn from, per digit; (0.4, 2.0) is the paper's, and up to (2, 3) nothing is cropped.
-    Image ``index`` is a function of ``seed`` and ``index`` alone, in any worker, process and order. Each image has as
-    many ``variants`` as are asked for by ``variant``: the same digits in the same places at other sizes.
+    Images are 8-bit grey PIL images, 224×224, unless ``transform`` converts them. ``factors`` is the range from which
+    each digit's scale factor is drawn; (0.4, 2.0) is the paper's, and up to (2, 3) nothing is cropped. Image ``index``
+    depends on ``seed`` and ``index`` alone, not on worker, process or order. ``variant`` returns the same digits in
+    the same places at other sizes.
 
-    ``root`` and ``download`` choose the digits (see ``load_digits``); ``digits.source`` says which they are.
+    ``root`` and ``download`` select the digits (see ``load_digits``); ``digits.source`` names them.
 
     >>> from localscale.lab.data import embedded_digits
     >>> dataset = LocallyScaledMNIST(train=False, count=100, digits=embedded_digits(train=False))
@@ -60,15 +60,15 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
         if self.count < 1:
             raise ConfigError(f"count is {count}; expected at least 1")
         if image_size < 32:
-            raise ConfigError(f"image_size is {image_size}; expected at least 32, or digits vanish")
+            raise ConfigError(f"image_size is {image_size}; expected at least 32, because smaller digits vanish")
         if root is not None and (Path(root) / DATASET).is_file():
             raise DataError(f"{root} is a written dataset; read it with lab.data.LabelledImages({str(root)!r})")
         self.digits = load_digits(root, train=train, download=download) if digits is None else digits
         check_factors(factors, self.digits.images, image_size)
         self.seed, self.factors, self.image_size = seed, factors, image_size
         self.transform, self.target_transform = transform, target_transform
-        self._table = ClassTable.of(self.digits.labels)
-        if int(self._table.count.min()) == 0:
+        self._by_class = DigitsByClass.of(self.digits.labels)
+        if int(self._by_class.count.min()) == 0:
             raise DataError(f"the digits ({self.digits.source}) lack a class; each of 0 to 9 is needed")
         self._centres = ink_centres(self.digits.images)
 
@@ -85,37 +85,40 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
         return self.variant(index, 0)
 
     def variant(self, index: int, variant: int) -> tuple[Any, Any]:
-        """Image ``index`` at other sizes, transformed like the image; variant 0 is the image itself."""
-        scene = self.scene(index, variant)
-        image: Any = self.draw(scene)
-        label: Any = int(scene.labels)
+        """Return image ``index`` at other sizes, and its label, both transformed; variant 0 is the image itself."""
+        triple = self.triple(index, variant)
+        image: Any = self.render(triple)
+        label: Any = int(triple.labels)
         if self.transform is not None:
             image = self.transform(image)
         if self.target_transform is not None:
             label = self.target_transform(label)
         return image, label
 
-    def scene(self, index: int, variant: int = 0) -> Scenes:
-        """What the image shows, as a batch of one."""
+    def triple(self, index: int, variant: int = 0) -> DigitTriples:
+        """Return the digits, layout and sizes of image ``index``, as a batch of one."""
         if not -self.count <= index < self.count:
             raise IndexError(f"index {index} of a dataset of {self.count} images")
+        return self._triples(torch.tensor([index]), self._by_class, variant)
+
+    def _triples(self, index: Tensor, by_class: DigitsByClass, variant: int) -> DigitTriples:
+        """Return the triples of the images ``index`` ``(B,)``, taken modulo the count, on the index's device."""
         if variant < 0:
             raise ConfigError(f"variant is {variant}; expected 0, the image itself, or more")
-        return draw_scenes(
-            torch.tensor([index % self.count]),
-            self._table,
-            seed=self.seed,
-            split=self.split,
-            factors=self.factors,
-            variant=variant,
+        return draw_triples(
+            index % self.count, by_class, seed=self.seed, split=self.split, factors=self.factors, variant=variant
         )
 
-    def draw(self, scene: Scenes) -> Image.Image:
-        """A scene's image; float64, and rounded off the ties of whole factors, so that every machine rounds alike."""
+    def render(self, triple: DigitTriples) -> Image.Image:
+        """Return the image of one triple.
+
+        The computation is in float64, and the rounding is moved away from the exact halves that integer factors
+        produce, so that every machine rounds to the same pixels.
+        """
         pixels = render(
             self.digits.images,
             self._centres,
-            scene,
+            triple,
             size=self.image_size,
             smallest=self.factors[0],
             dtype=torch.float64,
@@ -123,14 +126,14 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
         return Image.fromarray((255 * pixels[0, 0] + (0.5 + 1e-6)).numpy().astype(np.uint8))
 
     def renderer(self, device: str | torch.device = "cpu", *, dtype: torch.dtype = torch.float32) -> BatchRenderer:
-        """The same images in batches, drawn on ``device``."""
+        """Return a renderer of batches of these images on ``device``."""
         return BatchRenderer(self, torch.device(device), dtype)
 
 
 class BatchRenderer:
-    """Draws any batch of a ``LocallyScaledMNIST`` on its device, fast enough never to be waited for.
+    """Renders any batch of a ``LocallyScaledMNIST`` on a device, much faster than training consumes batches.
 
-    Images are ``(B, 1, H, W)`` in [0,1], not rounded to 8 bits; otherwise those of the dataset. Nothing is transformed.
+    Images are ``(B, 1, H, W)`` in [0,1], the dataset's before rounding to 8 bits. Transforms are not applied.
 
     >>> from localscale.lab.data import embedded_digits
     >>> dataset = LocallyScaledMNIST(count=100, digits=embedded_digits(train=True))
@@ -143,46 +146,36 @@ class BatchRenderer:
         self._dataset, self._dtype = dataset, dtype
         self._images = dataset.digits.images.to(device)
         self._centres = dataset._centres.to(device)
-        self._table = dataset._table.to(device)
+        self._by_class = dataset._by_class.to(device)
         self.device = device
 
     def __call__(self, index: Tensor, variant: int = 0) -> tuple[Tensor, Tensor]:
-        """Images and labels of ``index`` ``(B,)``, taken modulo the count, or a variant of each."""
-        scenes = self.scenes(index, variant)
+        """Return images and labels of ``index`` ``(B,)``, taken modulo the count, or of a variant of each."""
+        triples = self.triples(index, variant)
         dataset = self._dataset
         images = render(
             self._images,
             self._centres,
-            scenes,
+            triples,
             size=dataset.image_size,
             smallest=dataset.factors[0],
             dtype=self._dtype,
         )
-        return images, scenes.labels
+        return images, triples.labels
 
-    def scenes(self, index: Tensor, variant: int = 0) -> Scenes:
-        """What the images show."""
-        dataset = self._dataset
+    def triples(self, index: Tensor, variant: int = 0) -> DigitTriples:
+        """Return the digits, layouts and sizes of the images ``index`` ``(B,)``."""
         index = torch.as_tensor(index)
         if index.is_floating_point() or index.dim() != 1:
             raise ShapeError(f"index has shape {tuple(index.shape)} and {index.dtype}; expected (B,) of integers")
-        if variant < 0:
-            raise ConfigError(f"variant is {variant}; expected 0, the image itself, or more")
-        return draw_scenes(
-            index.to(self.device, torch.int64) % dataset.count,
-            self._table,
-            seed=dataset.seed,
-            split=dataset.split,
-            factors=dataset.factors,
-            variant=variant,
-        )
+        return self._dataset._triples(index.to(self.device, torch.int64), self._by_class, variant)
 
 
-def describe(scene: Scenes) -> dict[str, Any]:
-    """A scene of one image for the manifest."""
+def describe(triple: DigitTriples) -> dict[str, Any]:
+    """Return the manifest entries of one triple."""
     return {
-        "label": int(scene.labels),
-        "layout": list(LAYOUTS)[int(scene.layouts)],
-        "digits": scene.digits[0].tolist(),
-        "scales": [round(factor, 6) for factor in scene.factors[0].tolist()],
+        "label": int(triple.labels),
+        "layout": list(LAYOUTS)[int(triple.layouts)],
+        "digits": triple.digits[0].tolist(),
+        "scales": [round(factor, 6) for factor in triple.factors[0].tolist()],
     }

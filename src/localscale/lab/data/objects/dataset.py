@@ -17,7 +17,7 @@ from torchvision.datasets import VisionDataset
 from localscale.errors import DataError
 from localscale.lab.data.images import read_image
 from localscale.lab.data.objects.job import KIND
-from localscale.lab.data.stored import Stored
+from localscale.lab.data.written import WrittenDataset
 
 __all__ = ["LocallyScaledObjects", "ObjectsItem"]
 
@@ -56,21 +56,21 @@ class LocallyScaledObjects(VisionDataset):
         transforms: Callable[[Image.Image, dict[str, Any]], tuple[Any, dict[str, Any]]] | None = None,
     ) -> None:
         super().__init__(str(root), transforms, transform, target_transform)
-        self.stored = Stored(root, KIND)
-        self.classes: list[str] = ["background", *self.stored.settings["classes"]]
-        self.groups: dict[int, list[int]] = self.stored.groups()
+        self.written = WrittenDataset(root, KIND)
+        self.classes: list[str] = ["background", *self.written.settings["classes"]]
+        self.groups: dict[int, list[int]] = self.written.groups()
 
     def __len__(self) -> int:
-        return len(self.stored)
+        return len(self.written)
 
     def __getitem__(self, index: int) -> ObjectsItem:
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} of a dataset of {len(self)} images")
         index %= len(self)
-        record = self.stored.records[index]
-        image: Any = read_image(self.stored.read(index, self.stored.settings["image_format"]))
+        record = self.written.records[index]
+        image: Any = read_image(self.written.read(index, self.written.settings["image_format"]))
         target: dict[str, Any] = {
-            name: tv_tensors.Mask(_read_mask(self.stored.read(index, suffix), record["key"]))
+            name: tv_tensors.Mask(_read_mask(self.written.read(index, suffix), record["key"]))
             for name, suffix in {"classes": "class.png", "instances": "instance.png"}.items()
         }
         if self.transforms is not None:

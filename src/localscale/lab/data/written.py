@@ -1,24 +1,27 @@
-"""Reading a written dataset back, from a folder or from shards."""
+"""Read a written dataset, from a folder or from shards."""
 
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from localscale.errors import DataError
-from localscale.lab.data.generation.store import DATASET, FORMAT, MANIFEST, chunk_name, is_key
 
-__all__ = ["Stored"]
+__all__ = ["DATASET", "FORMAT", "MANIFEST", "WrittenDataset", "chunk_name", "is_key"]
+
+DATASET, MANIFEST, FORMAT = "dataset.json", "manifest.jsonl", 1
+KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Stored:
-    """A written dataset: ``settings``, a ``records`` entry for every image, and ``skipped`` items with their reasons.
+class WrittenDataset:
+    """A dataset on disk: its ``settings``, the ``records`` of its images, and its ``skipped`` items with their reasons.
 
-    Paths are made from keys that were checked, never read from the manifest. Opening reads the manifest only, so the
-    object travels to dataloader workers cheaply.
+    Opening reads only ``dataset.json`` and the manifest, so the object is cheap to pickle for dataloader workers. Paths
+    are built from validated keys, never copied from the manifest.
     """
 
     def __init__(self, root: str | Path, kind: str | None = None) -> None:
@@ -39,7 +42,7 @@ class Stored:
         return len(self.records)
 
     def read(self, position: int, suffix: str) -> bytes:
-        """The bytes of one of a sample's files, such as ``"png"`` or ``"class.png"``."""
+        """Return the bytes of one of a sample's files, such as ``"png"`` or ``"class.png"``."""
         record = self.records[position]
         if suffix not in record["suffixes"]:
             raise DataError(f"sample {record['key']} has no file {suffix}; it has {', '.join(record['suffixes'])}")
@@ -50,21 +53,21 @@ class Stored:
             return self._read_member(record["chunk"], name)
         except OSError as error:
             raise DataError(
-                f"{name} of {self.root} cannot be read ({error.strerror}); make the dataset again"
+                f"{name} of {self.root} cannot be read ({error.strerror}); write the dataset again"
             ) from error
 
     def groups(self, field: str = "group") -> dict[int, list[int]]:
-        """The positions of the images of each scene, by the number it has in the manifest."""
+        """Return the positions of the images of each group, which differ in scale only, by the group's number."""
         positions: dict[int, list[int]] = {}
         for position, record in enumerate(self.records):
             if not isinstance(record.get(field), int):
-                raise DataError(f"sample {record['key']} of {self.root} has no {field}; make the dataset again")
+                raise DataError(f"sample {record['key']} of {self.root} has no {field}; write the dataset again")
             positions.setdefault(record[field], []).append(position)
         return positions
 
     @cached_property
     def _members(self) -> dict[int, dict[str, tuple[int, int]]]:
-        """For each opened shard, where its files' bytes lie."""
+        """The offset and size of each file in the shards that were opened."""
         return {}
 
     def _read_member(self, chunk: int, name: str) -> bytes:
@@ -74,15 +77,15 @@ class Stored:
                 with tarfile.open(path, "r:") as tar:
                     self._members[chunk] = {member.name: (member.offset_data, member.size) for member in tar}
             except tarfile.TarError as error:
-                raise DataError(f"{path} is a broken shard ({error}); make the dataset again") from error
+                raise DataError(f"{path} is a broken shard ({error}); write the dataset again") from error
         if name not in self._members[chunk]:
-            raise DataError(f"{path} lacks {name}; make the dataset again")
+            raise DataError(f"{path} lacks {name}; write the dataset again")
         offset, size = self._members[chunk][name]
         with path.open("rb") as file:
             file.seek(offset)
             data = file.read(size)
         if len(data) < size:
-            raise DataError(f"{path} ends inside {name}; make the dataset again")
+            raise DataError(f"{path} ends inside {name}; write the dataset again")
         return data
 
     def _read_description(self) -> dict[str, Any]:
@@ -95,7 +98,7 @@ class Stored:
             raise DataError(f"{path} cannot be read: {error}") from error
         layout = description.get("layout") if isinstance(description, dict) else None
         if not isinstance(layout, dict) or layout.get("form") not in ("folder", "shards"):
-            raise DataError(f"{path} describes no dataset; expected a file written by `localscale data`")
+            raise DataError(f"{path} does not describe a dataset; expected a file written by `localscale data`")
         if description.get("format") != FORMAT:
             raise DataError(f"{path} has format {description.get('format')!r}; this version reads format {FORMAT}")
         if not isinstance(description.get("kind"), str) or not isinstance(description.get("settings"), dict):
@@ -107,11 +110,25 @@ class Stored:
             return (self.root / MANIFEST).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except FileNotFoundError as error:
             raise DataError(
-                f"{self.root} is unfinished: it has no {MANIFEST}. Run the command that made it again; it goes on "
+                f"{self.root} is unfinished: it has no {MANIFEST}. Run the command that wrote it again; it continues "
                 "where it stopped"
             ) from error
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{self.root / MANIFEST} cannot be read: {error}") from error
+
+
+def chunk_name(chunk: int) -> str:
+    """Return the name of a chunk's folder or shard.
+
+    >>> chunk_name(12)
+    '00012'
+    """
+    return f"{chunk:05d}"
+
+
+def is_key(text: object) -> bool:
+    """Return whether ``text`` is a valid file name without a path."""
+    return isinstance(text, str) and KEY.fullmatch(text) is not None
 
 
 def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
@@ -127,5 +144,5 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
     suffixes, chunk = record.get("suffixes"), record.get("chunk")
     parts = [part for suffix in suffixes for part in str(suffix).split(".")] if isinstance(suffixes, list) else []
     if not (is_key(record.get("key")) and isinstance(chunk, int) and parts and all(map(is_key, parts))):
-        raise DataError(f"{path} is broken in line {number}: key, chunk or suffixes cannot name a file")
+        raise DataError(f"{path} is broken in line {number}: its key, chunk or suffixes are not valid in a file name")
     return record

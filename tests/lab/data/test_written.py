@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent / "generation"))
 from toy_job import toy_job
 
 from localscale.errors import DataError
-from localscale.lab.data import Stored, generate
+from localscale.lab.data import WrittenDataset, generate
 from localscale.lab.data.generation import Job, Sample, Stage
 
 
@@ -22,7 +22,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_files_and_groups(written: Path) -> None:
-    stored = Stored(written, "toy")
+    stored = WrittenDataset(written, "toy")
     assert (len(stored), len(stored.skipped), stored.settings) == (16, 1, {"seed": 0})
     assert stored.read(1, "mask.txt") == b"\x01"
     assert stored.read(15, "txt").startswith(b"b")
@@ -33,7 +33,7 @@ def test_files_and_groups(written: Path) -> None:
 def test_the_peer_reads_the_shards(tmp_path: Path) -> None:
     peer = pytest.importorskip("webdataset.tariterators")
     generate(toy_job(size=9), tmp_path / "out", form="shards")
-    stored = Stored(tmp_path / "out")
+    stored = WrittenDataset(tmp_path / "out")
     samples: list[dict[str, bytes]] = []
     for path in sorted((tmp_path / "out" / "shards").glob("*.tar")):
         with path.open("rb") as stream:
@@ -53,38 +53,38 @@ def test_any_text_survives(tmp_path: Path) -> None:
     """Line separators that are none in JSON, and names that are no UTF-8."""
     generate(Job("toy", 3, {"name": "\u2028"}, [Stage("make", odd_names)]), tmp_path)  # type: ignore[arg-type]
     sources = [f"a\u2028b\u0085\udce9{n}" for n in range(3)]
-    assert [record["source"] for record in Stored(tmp_path).records] == sources
+    assert [record["source"] for record in WrittenDataset(tmp_path).records] == sources
     manifest = tmp_path / "manifest.jsonl"
     manifest.write_text(manifest.read_text().replace("\\u2028", "\u2028").replace("\\u0085", "\u0085"))
-    assert [record["source"] for record in Stored(tmp_path).records] == sources
+    assert [record["source"] for record in WrittenDataset(tmp_path).records] == sources
 
 
 def test_another_kind(written: Path) -> None:
     with pytest.raises(DataError, match='holds a dataset of kind "toy"; expected "mnist"'):
-        Stored(written, "mnist")
+        WrittenDataset(written, "mnist")
 
 
 def test_a_file_the_sample_does_not_have(written: Path) -> None:
     with pytest.raises(DataError, match=r"has no file png; it has mask\.txt, txt"):
-        Stored(written).read(0, "png")
+        WrittenDataset(written).read(0, "png")
 
 
 def test_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no dataset\.json in .*written by `localscale data`"):
-        Stored(tmp_path)
+        WrittenDataset(tmp_path)
 
 
 def test_unfinished(written: Path) -> None:
     (written / "manifest.jsonl").unlink()
-    with pytest.raises(DataError, match=r"is unfinished.*it goes on where it stopped"):
-        Stored(written)
+    with pytest.raises(DataError, match=r"is unfinished.*it continues where it stopped"):
+        WrittenDataset(written)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "describes no dataset"),
+        ("[]", "does not describe a dataset"),
         ('{"layout": {"form": "folder"}, "format": 2}', "has format 2; this version reads format 1"),
         ('{"layout": {"form": "folder"}, "format": 1, "kind": 3}', "lacks its kind or settings"),
     ],
@@ -92,7 +92,7 @@ def test_unfinished(written: Path) -> None:
 def test_broken_descriptions(written: Path, text: str, message: str) -> None:
     (written / "dataset.json").write_text(text)
     with pytest.raises(DataError, match=message):
-        Stored(written)
+        WrittenDataset(written)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_a_manifest_that_cannot_be_trusted(written: Path, line: str) -> None:
     with (written / "manifest.jsonl").open("a") as manifest:
         manifest.write(line + "\n")
     with pytest.raises(DataError, match="is broken in line 18"):
-        Stored(written)
+        WrittenDataset(written)
 
 
 def test_missing_and_broken_files(written: Path) -> None:
-    stored = Stored(written)
+    stored = WrittenDataset(written)
     for path in [*written.rglob("*.txt")]:
         path.unlink()
     for path in written.rglob("*.tar"):
         path.write_bytes(path.read_bytes()[:700])
-    with pytest.raises(DataError, match="make the dataset again"):
+    with pytest.raises(DataError, match="write the dataset again"):
         stored.read(0, "txt")
