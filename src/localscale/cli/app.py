@@ -1,4 +1,4 @@
-"""``localscale app``: a page to scale parts of an image and watch a model's answers."""
+"""``localscale app``: serve a local web page that scales parts of an image and shows a model's answers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ __all__ = ["App"]
 
 @dataclass(frozen=True)
 class App:
-    """Open a page to scale a part of an image, drag the knots of a map, and see learned warps (extra: app)."""
+    """Serve a local web page that scales parts of an image and compares answers with and without DEC (extra: app)."""
 
     model: str = "small"
-    """small (shipped with the package), the folder of a finished run, or the name of a model in timm."""
+    """small (a pair that comes with the package), the folder of a finished run, or the name of a timm model."""
     control: Path | None = None
-    """Folder of a finished run of the same task, shown as the base of a run."""
+    """Folder of a finished run without DEC to compare --model with; by default, the same run with DEC switched off."""
     pretrained: str = "timm"
-    """Where the weights of a timm model come from: timm (downloaded), none (random), or a safetensors file."""
+    """Weights of a timm model: timm (downloaded), none (random), or the path of a safetensors file."""
     host: str = "127.0.0.1"
-    """Address to listen on; with 0.0.0.0 other machines can open the page, which asks for no password."""
+    """Address to listen on; 0.0.0.0 lets other machines open the page, which is not protected by a password."""
     port: int = 7860
-    """Port to listen on; 0 takes any that is free."""
+    """Port to listen on; 0 takes any free port."""
     max_megapixels: float = 40.0
-    """Largest image that may be uploaded, in millions of pixels."""
+    """Largest image that can be uploaded, in millions of pixels."""
     max_megabytes: float = 20.0
-    """Largest file that may be uploaded."""
+    """Largest file that can be uploaded, in megabytes."""
     max_waiting: int = 8
-    """Requests that may wait while another is answered; more are refused."""
+    """Number of requests that may wait while one is answered; further requests are refused."""
 
     def run(self) -> None:
         from localscale.lab.pages.app import Limits, open_page
 
         limits = Limits(self.max_megapixels, self.max_megabytes, self.max_waiting)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder goes
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that the temporary folder is deleted
         with (
             contextlib.suppress(KeyboardInterrupt),
             open_page(
@@ -49,5 +49,5 @@ class App:
                 limits=limits,
             ) as address,
         ):
-            print(f"{address} is open; close it with Ctrl-C", flush=True)
+            print(f"{address} is open; press Ctrl-C to close it", flush=True)
             threading.Event().wait()

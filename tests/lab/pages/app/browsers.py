@@ -1,4 +1,4 @@
-"""A page in a headless Chromium: what a person does, and what they then see."""
+"""Start ``localscale app`` and visit it with headless Chromium."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def find_chromium() -> str | None:
 
 @contextlib.contextmanager
 def served(temporary: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """``localscale app`` as a process of its own, with ``temporary`` for its folder; its address."""
-    torchs = str(temporary.parent / "inductor")  # PyTorch makes this folder wherever it is imported
-    environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": torchs, "PYTHONUNBUFFERED": "1"}
+    """Run ``localscale app`` with its temporary files in ``temporary``; yield its address and the process."""
+    cache = str(temporary.parent / "inductor")  # PyTorch creates this folder on import
+    environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "localscale", "app", "--port", "0", *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=temporary
     )
     try:
-        said = []
+        printed = []
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line)
+            printed.append(line)
             if found := re.search(r"(http://\S+) is open", line):
                 yield found[1], process
                 break
         else:
-            raise AssertionError("".join(said))
+            raise AssertionError("".join(printed))
     finally:
         process.terminate()
         process.communicate(timeout=SECONDS)
@@ -46,7 +46,7 @@ def served(temporary: Path, *arguments: str) -> Iterator[tuple[str, subprocess.P
 
 @contextlib.contextmanager
 def opened(chromium: str) -> Iterator[Any]:
-    """A browser that reaches this machine only."""
+    """Open a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -58,7 +58,7 @@ def opened(chromium: str) -> Iterator[Any]:
 
 
 class Visit:
-    """One person on the page."""
+    """One visitor; ``outside`` lists the requests to other servers."""
 
     def __init__(self, browser: Any, address: str, *, width: int = 1280, height: int = 900) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": height})
@@ -78,14 +78,14 @@ class Visit:
         return self.page.locator(part).inner_text()
 
     def changed(self, part: str, before: str) -> str:
-        """What ``part`` says once it says something else than ``before``."""
+        """Wait until the text of ``part`` differs from ``before``, and return it."""
         self.page.wait_for_function(
             "([part, before]) => document.querySelector(part).innerText !== before", arg=[part, before]
         )
         return self.text(part)
 
     def drawn_anew(self, part: str, before: str) -> str:
-        """What ``part`` is, as HTML, once it differs from ``before``."""
+        """Wait until the HTML of ``part`` differs from ``before``, and return it."""
         self.page.wait_for_function(
             "([part, before]) => document.querySelector(part).innerHTML !== before", arg=[part, before]
         )
@@ -95,14 +95,14 @@ class Visit:
         return self.page.locator(part).evaluate("element => element.innerHTML")
 
     def slide(self, part: str, value: float) -> None:
-        """Move a slider as a hand does."""
+        """Move a slider with the events of a mouse."""
         self.page.locator(f"{part} input[type=range]").evaluate(
             "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', {bubbles: true})); }",
             value,
         )
 
     def at(self, part: str, x: float, y: float) -> tuple[float, float]:
-        """Where a share of ``part`` is on the screen."""
+        """Return the screen position of the fractions (x, y) of ``part``."""
         box = self.page.locator(part).bounding_box()
         return box["x"] + x * box["width"], box["y"] + y * box["height"]
 
@@ -119,7 +119,7 @@ class Visit:
         self.page.locator("#upload").locator("xpath=..").locator("input[type=file]").set_input_files(path)
 
     def notice(self, words: str) -> str:
-        """The notice that contains ``words``."""
+        """Wait for the notice that contains ``words``, and return its text."""
         found = self.page.locator(".toast-wrap").get_by_text(words).first
         found.wait_for()
         return found.inner_text()

@@ -14,6 +14,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def pair(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """The tiny pair where the package's own would be."""
+    """The tiny pair, in place of the one that comes with the package."""
     monkeypatch.setattr(models, "SHIPPED", folder)
     return open_pair("small")

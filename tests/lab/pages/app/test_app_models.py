@@ -13,8 +13,8 @@ from localscale.adaptation import AdaptedModel
 from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.methods import Canon, FineTune
 from localscale.lab.pages.app import models
-from localscale.lab.pages.app.answers import ask, best
 from localscale.lab.pages.app.models import SHIPPED, Models, Pair, open_pair
+from localscale.lab.pages.app.predictions import likeliest, predict
 from localscale.lab.runs import load_run
 
 IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -23,7 +23,7 @@ IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 def test_the_shipped_pair_is_a_run_and_its_control(pair: Pair, folder: Path):
     assert (pair.name, pair.base_label, pair.size, pair.name_of(7)) == ("small", "control", 64, "007")
     assert "87.5 % right, InvE 10.0e-2" in pair.note
-    answers = ask(pair, IMAGES)
+    answers = predict(pair, IMAGES)
     for got, name in ((answers.base, "control"), (answers.dec, "dec")):
         with torch.no_grad():
             torch.testing.assert_close(got, load_run(folder / name)(pair.normalise(IMAGES)).softmax(1))
@@ -34,7 +34,7 @@ def test_a_run_without_a_control_is_compared_with_itself(folder: Path):
     pair = open_pair(str(folder / "dec"))
     assert pair.base is None
     assert "canonicalizers off" in pair.note
-    answers = ask(pair, IMAGES)
+    answers = predict(pair, IMAGES)
     with torch.no_grad():
         plain = pair.dec.unwrap()(pair.normalise(IMAGES)).softmax(1)
     torch.testing.assert_close(answers.base, plain)
@@ -46,7 +46,7 @@ def test_a_run_without_dec_gets_one_that_does_nothing(method: object, tmp_path: 
     pair = open_pair(str(write_run(tmp_path / "run", method)))
     assert isinstance(pair.dec, AdaptedModel)
     assert "no DEC" in pair.note
-    answers = ask(pair, IMAGES)
+    answers = predict(pair, IMAGES)
     torch.testing.assert_close(answers.base, answers.dec)
 
 
@@ -57,7 +57,7 @@ def test_a_model_of_timm_answers_alike_on_both_sides():
     assert pair.name_of(0) == "tench"
     seen = pair.see(Image.new("RGB", (300, 200), "red"))
     assert seen.shape == (1, 3, pair.size, pair.size)
-    answers = ask(pair, seen)
+    answers = predict(pair, seen)
     torch.testing.assert_close(answers.base, answers.dec)
     assert answers.dec.shape == (1, CLASSES)
     assert answers.sites["input"].map.mean_displacement().item() == 0
@@ -143,5 +143,5 @@ def test_the_shipped_files_are_small_and_read_digits():
     pair = open_pair("small")
     assert pair.reads_digits
     assert pair.size == 224
-    probabilities = ask(pair, torch.zeros(1, 3, 224, 224)).dec[0]
-    assert [share for _, share in best(probabilities)] == sorted(probabilities.tolist())[:-6:-1]
+    probabilities = predict(pair, torch.zeros(1, 3, 224, 224)).dec[0]
+    assert [share for _, share in likeliest(probabilities)] == sorted(probabilities.tolist())[:-6:-1]

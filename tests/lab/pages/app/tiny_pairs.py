@@ -1,4 +1,4 @@
-"""A run with DEC and its control in folders, without training: random weights large enough to answer differently."""
+"""Write finished runs without training; their random weights are large enough that the models answer differently."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ METRICS = {"accuracy": 0.875, "invariance_error": {"squared": 0.1}, "images": 10
 
 
 def write_pair(folder: Path) -> Path:
-    """``folder`` with finished runs ``dec`` and ``control``, in half precision."""
+    """Write finished runs ``dec`` and ``control`` into ``folder``, in half precision."""
     for name, method in (("dec", COMPOSE), ("control", FineTune())):
         write_run(folder / name, method, seed=len(name))
     return folder
 
 
 def write_run(folder: Path, method: object, seed: int = 0) -> Path:
-    """A folder as ``localscale train`` leaves it."""
+    """Write a folder as ``localscale train`` does."""
     torch.manual_seed(seed)
     recipe = tiny(folder, method, name=f"mnist-{BACKBONE}-{folder.name}", precision="no")
     backbone = create_model(recipe, CLASSES, pretrained="none")

@@ -1,268 +1,240 @@
-"""The page: what stands where, and which move changes what. Everything it shows is made elsewhere."""
+"""The page: its layout, and the handlers that answer what a visitor does."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import gradio as gr
 from torch import Tensor
 from torchvision.transforms.v2 import functional as T
 
 from localscale.errors import DataError
-from localscale.lab.pages.app import script
+from localscale.lab.pages.app import javascript
 from localscale.lab.pages.app.curve import draw_curve
 from localscale.lab.pages.app.drawing import strip
 from localscale.lab.pages.app.examples import read_examples
-from localscale.lab.pages.app.knots import Knots, even_knots, move_knot, random_knots
-from localscale.lab.pages.app.limits import Limits, read_upload
+from localscale.lab.pages.app.knots import Knots, Moving, even_knots, move_knot, random_knots
 from localscale.lab.pages.app.models import Models, Pair
-from localscale.lab.pages.app.panels import answers_panel, knots_panels, look_panel, mark_panel, sites_panel
+from localscale.lab.pages.app.notices import errors_as_notices
+from localscale.lab.pages.app.panels import answers_panel, knots_panels, mark_panel, scaled_panel, sites_panel
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
-from localscale.lab.pages.app.sentences import in_a_sentence
-from localscale.lab.pages.app.views import View, look, mark, open_view, show_to
+from localscale.lab.pages.app.uploads import Limits, read_upload
+from localscale.lab.pages.app.views import View, mark_part, scale_part, view_example, view_image
 from localscale.lab.pages.report.html import Html, element
 
 __all__ = ["make_page"]
 
-LEAD = "what a model says while a part of its image changes size"
-MODES = ("box", "brush")
-TOGETHER = ("one knot", "its row and column")
-COUNT = 4  # knots a side, to begin with
-TURN: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1, "api_visibility": "private"}
-EACH: dict[str, Any] = {**TURN, "trigger_mode": "multiple", "show_progress": "hidden"}  # every one is answered
-LAST: dict[str, Any] = {**EACH, "trigger_mode": "always_last"}  # of those that come while one is answered, the last
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Every component that a move can read or change."""
-
-    view: gr.State
-    knots: gr.State
-    model: gr.Dropdown
-    about: gr.HTML
-    examples: gr.HTML
-    upload: gr.UploadButton
-    mode: gr.Radio
-    pad: gr.HTML
-    factor: gr.Slider
-    scaled: gr.HTML
-    answers: gr.HTML
-    curve: gr.HTML
-    sites: gr.HTML
-    together: gr.Radio
-    count: gr.Slider
-    reset: gr.Button
-    shuffle: gr.Button
-    drag: gr.HTML
-    back: gr.HTML
+TITLE = "Change the size of one part of an image and compare a model's answers without DEC and with it."
+GLOSSARY = (
+    "DEC, the deep equilibrium canonicalizer, is an added module that learns to undo local changes of size before the "
+    "model answers. InvE, the invariance error, measures how much the answers change with such changes: lower is "
+    "better, 0 is best."
+)
+KNOTS = (
+    "Each knot moves the part of the image around it. A knot stops before the image would fold, so every warp made "
+    "here can be undone exactly. The model plays no part in this tab."
+)
+COUNT = 4  # knots per side at first
+ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1, "api_visibility": "private"}
+EVERY_EVENT: dict[str, Any] = {**ONE_AT_A_TIME, "trigger_mode": "multiple", "show_progress": "hidden"}
+# Of the events that arrive while one is handled, only the last is handled.
+LAST_EVENT: dict[str, Any] = {**EVERY_EVENT, "trigger_mode": "always_last"}
 
 
 def make_page(models: Models, limits: Limits) -> gr.Blocks:
-    """The page for ``models``, the first of them chosen."""
+    """Build the page, with the first of ``models`` selected."""
     with gr.Blocks(title="localscale", analytics_enabled=False) as blocks:
         parts = _lay_out(models.names)
-        _wire_images(blocks, parts, models, limits)
-        _wire_scaling(parts, models)
-        _wire_knots(parts)
+        _handle_images(blocks, parts, models, limits)
+        _handle_scaling(parts, models)
+        _handle_knots(parts)
     return blocks
 
 
-def _html(**given: Any) -> gr.HTML:
-    return gr.HTML(apply_default_css=False, **given)
+def _html(elem_id: str | None = None, **given: Any) -> gr.HTML:
+    return gr.HTML(apply_default_css=False, elem_id=elem_id, **given)
 
 
-def _lay_out(names: list[str]) -> Parts:
-    made: dict[str, Any] = {"view": gr.State(None), "knots": gr.State(even_knots(COUNT))}
-    _html(value=element("div", element("h1", "localscale"), element("p", LEAD), class_="ls-head"))
+def _paragraph(text: str) -> Html:
+    return element("p", text, class_="ls-about")
+
+
+def _lay_out(names: list[str]) -> SimpleNamespace:
+    """Place every component; return those that a handler reads or changes."""
+    parts = SimpleNamespace(view=gr.State(None), knots=gr.State(even_knots(COUNT)))
+    _html(value=element("div", element("h1", "localscale"), element("p", TITLE), class_="ls-head"))
+    _html(value=_paragraph(GLOSSARY))
     with gr.Row(equal_height=False):
         with gr.Column(scale=7, min_width=420):
-            made["examples"] = _html(js_on_load=script.STRIP, elem_id="examples")
+            parts.examples = _html("examples", js_on_load=javascript.CHOOSE_EXAMPLE)
         with gr.Column(scale=1, min_width=120):
-            made["upload"] = gr.UploadButton("Upload an image", size="sm", elem_id="upload")
+            parts.upload = gr.UploadButton("Upload an image", size="sm", elem_id="upload")
         with gr.Column(scale=7, min_width=320):
-            made["model"] = gr.Dropdown(
-                names,
-                value=names[0],
-                allow_custom_value=True,
-                label="Model: choose, or type a run's folder or a name of timm",
-                elem_id="model",
-            )
-    made["about"] = _html(elem_id="about")
+            label = "Model: choose one, or type the folder of a finished run or the name of a timm model"
+            parts.model = gr.Dropdown(names, value=names[0], allow_custom_value=True, label=label, elem_id="model")
+    parts.about = _html("about")
     with gr.Tabs():
         with gr.Tab("Scale a part"):
-            _lay_out_scaling(made)
+            _lay_out_scaling(parts)
         with gr.Tab("Drag knots"):
-            _lay_out_knots(made)
+            _lay_out_knots(parts)
         with gr.Tab("Learned warps"):
-            made["sites"] = _html(elem_id="sites")
-    return Parts(**made)
+            parts.sites = _html("sites")
+    return parts
 
 
-def _lay_out_scaling(made: dict[str, Any]) -> None:
+def _lay_out_scaling(parts: SimpleNamespace) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=3, min_width=220):
-            made["pad"] = _html(js_on_load=script.MARK, elem_id="pad")
+            parts.pad = _html("pad", js_on_load=javascript.MARK_PART)
         with gr.Column(scale=3, min_width=220):
-            made["scaled"] = _html(elem_id="scaled")
+            parts.scaled = _html("scaled")
         with gr.Column(scale=4, min_width=360):
-            made["answers"] = _html(elem_id="answers")
-            made["factor"] = gr.Slider(
-                SMALLEST, LARGEST, value=1.0, step=0.05, label="Scale of the marked part", elem_id="factor"
-            )
-            made["mode"] = gr.Radio(MODES, value="box", label="Mark it with a", elem_id="mode")
-    made["curve"] = _html(elem_id="curve")
+            parts.answers = _html("answers")
+            label = "Scale of the marked part"
+            parts.factor = gr.Slider(SMALLEST, LARGEST, value=1.0, step=0.05, label=label, elem_id="factor")
+            parts.mode = gr.Radio(("box", "brush"), value="box", label="Mark the part with a", elem_id="mode")
+    parts.curve = _html("curve")
 
 
-def _lay_out_knots(made: dict[str, Any]) -> None:
+def _lay_out_knots(parts: SimpleNamespace) -> None:
+    _html(value=_paragraph(KNOTS))
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=300):
-            made["drag"] = _html(js_on_load=script.KNOTS, elem_id="drag")
+            parts.drag = _html("drag", js_on_load=javascript.DRAG_KNOTS)
         with gr.Column(scale=2, min_width=460):
-            made["back"] = _html(elem_id="back")
+            parts.back = _html("back")
     with gr.Row():
-        made["together"] = gr.Radio(TOGETHER, value=TOGETHER[0], label="What moves", scale=3, elem_id="together")
-        made["count"] = gr.Slider(3, 7, value=COUNT, step=1, label="Knots a side", scale=3, elem_id="count")
+        moving = get_args(Moving)
+        parts.moving = gr.Radio(moving, value=moving[0], label="A drag moves", scale=3, elem_id="moving")
+        parts.count = gr.Slider(3, 7, value=COUNT, step=1, label="Knots per side", scale=3, elem_id="count")
         with gr.Column(scale=1, min_width=120):
-            made["reset"] = gr.Button("Reset", size="sm", elem_id="reset")
-            made["shuffle"] = gr.Button("Random map", size="sm", elem_id="shuffle")
+            parts.reset = gr.Button("Reset", size="sm", elem_id="reset")
+            parts.shuffle = gr.Button("Random warp", size="sm", elem_id="shuffle")
 
 
-def _wire_images(blocks: gr.Blocks, parts: Parts, models: Models, limits: Limits) -> None:
-    """Examples, uploads and models: all that changes what is looked at."""
+def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, limits: Limits) -> None:
+    """Handle opening the page, and the choice of an example, an upload or a model."""
     examples = read_examples()
     pictures = [(example.name, example.image) for example in examples]
 
     def show(pair: Pair, view: View, knots: Knots, mode: str, chosen: int | None) -> list[Any]:
-        about = element("p", pair.note, class_="ls-about")
-        drag, back = knots_panels(_pixels(view), knots)
-        return [strip(pictures, chosen), about, drag, back, 1.0, *_shown(pair, view, 1.0, mode)]
+        panels = knots_panels(_pixels(view), knots)
+        return [strip(pictures, chosen), _paragraph(pair.note), *panels, 1.0, *_show_view(pair, view, 1.0, mode)]
 
-    @in_a_sentence
+    @errors_as_notices
     def on_load(name: str, knots: Knots, mode: str) -> list[Any]:
         pair = models.get(name)
-        return show(pair, show_to(pair, examples[0]), knots, mode, 0)
+        return show(pair, view_example(pair, examples[0]), knots, mode, 0)
 
-    @in_a_sentence
+    @errors_as_notices
     def on_example(name: str, knots: Knots, mode: str, event: gr.EventData) -> list[Any]:
         pair, number = models.get(name), int(event.number)
-        return show(pair, show_to(pair, examples[number]), knots, mode, number)
+        return show(pair, view_example(pair, examples[number]), knots, mode, number)
 
-    @in_a_sentence
+    @errors_as_notices
     def on_upload(name: str, knots: Knots, mode: str, file: str) -> list[Any]:
         pair, path = models.get(name), Path(file)
         try:
             image = read_upload(path, limits)
         finally:
             path.unlink(missing_ok=True)
-        return show(pair, open_view(pair, image, path.name), knots, mode, None)
+        return show(pair, view_image(pair, image, path.name), knots, mode, None)
 
-    outputs = [parts.examples, parts.about, parts.drag, parts.back, parts.factor, *_outputs(parts)]
-    inputs = [parts.model, parts.knots, parts.mode]
-    blocks.load(on_load, inputs, outputs, show_progress_on=[parts.about], **TURN)
-    parts.examples.select(on_example, inputs, outputs, **EACH)
-    parts.upload.upload(on_upload, [*inputs, parts.upload], outputs, show_progress_on=[parts.pad], **TURN)
-
-    @in_a_sentence
+    @errors_as_notices
     def on_model(view: View | None, name: str, factor: float, mode: str) -> list[Any]:
         pair = models.get(name)
-        about = element("p", pair.note, class_="ls-about")
-        return [about, *_shown(pair, show_to(pair, _kept(view).example), factor, mode)]
+        view = view_example(pair, _require(view).example)
+        return [_paragraph(pair.note), *_show_view(pair, view, factor, mode)]
 
-    def on_no_model(view: View | None) -> Any:
+    def restore_model(view: View | None) -> Any:
+        """Show the name of the model in use again after a name was refused."""
         return view.model if view is not None else gr.skip()
 
-    chosen = parts.model.input(
-        on_model,
-        [parts.view, parts.model, parts.factor, parts.mode],
-        [parts.about, *_outputs(parts)],
-        show_progress_on=[parts.about],
-        **TURN,
-    )
-    chosen.then(
-        on_no_model, parts.view, parts.model, show_progress="hidden", **TURN
-    )  # a name that was refused does not stay
+    outputs = [parts.examples, parts.about, parts.drag, parts.back, parts.factor, *_view_outputs(parts)]
+    inputs = [parts.model, parts.knots, parts.mode]
+    blocks.load(on_load, inputs, outputs, show_progress_on=[parts.about], **ONE_AT_A_TIME)
+    parts.examples.select(on_example, inputs, outputs, **EVERY_EVENT)
+    parts.upload.upload(on_upload, [*inputs, parts.upload], outputs, show_progress_on=[parts.pad], **ONE_AT_A_TIME)
+    inputs, outputs = [parts.view, parts.model, parts.factor, parts.mode], [parts.about, *_view_outputs(parts)]
+    chosen = parts.model.input(on_model, inputs, outputs, show_progress_on=[parts.about], **ONE_AT_A_TIME)
+    chosen.then(restore_model, parts.view, parts.model, show_progress="hidden", **ONE_AT_A_TIME)
 
 
-def _wire_scaling(parts: Parts, models: Models) -> None:
-    """The box, the brush and the slider."""
+def _handle_scaling(parts: SimpleNamespace, models: Models) -> None:
+    """Handle the box, the brush and the slider."""
 
-    @in_a_sentence
+    @errors_as_notices
     def on_factor(view: View | None, factor: float) -> list[Any]:
-        view = _kept(view)
-        return _looked(models.get(view.model), view, factor)
+        view = _require(view)
+        return _show_scaled(models.get(view.model), view, factor)
 
-    @in_a_sentence
+    @errors_as_notices
     def on_mark(view: View | None, factor: float, mode: str, event: gr.EventData) -> list[Any]:
-        view = _kept(view)
+        view, data = _require(view), event._data
         pair = models.get(view.model)
-        told = event._data
-        box = box_around(told["stroke"], told["radius"]) if "stroke" in told else box_between(*told["corners"])
-        return _shown(pair, mark(pair, view, box), factor, mode)
+        box = box_around(data["stroke"], data["radius"]) if "stroke" in data else box_between(*data["corners"])
+        return _show_view(pair, mark_part(pair, view, box), factor, mode)
 
-    @in_a_sentence
+    @errors_as_notices
     def on_mode(view: View | None, mode: str) -> Html:
-        return mark_panel(_kept(view), mode)
+        return mark_panel(_require(view), mode)
 
-    parts.factor.input(on_factor, [parts.view, parts.factor], _outputs(parts)[2:], **LAST)
-    parts.pad.select(on_mark, [parts.view, parts.factor, parts.mode], _outputs(parts), **EACH)
-    parts.mode.change(on_mode, [parts.view, parts.mode], parts.pad, **LAST)
+    parts.factor.input(on_factor, [parts.view, parts.factor], _view_outputs(parts)[2:], **LAST_EVENT)
+    parts.pad.select(on_mark, [parts.view, parts.factor, parts.mode], _view_outputs(parts), **EVERY_EVENT)
+    parts.mode.change(on_mode, [parts.view, parts.mode], parts.pad, **LAST_EVENT)
 
 
-def _wire_knots(parts: Parts) -> None:
-    """The knots and what sets them all."""
+def _handle_knots(parts: SimpleNamespace) -> None:
+    """Handle drags of a knot, and the controls that set all knots."""
 
-    def drawn(view: View | None, knots: Knots) -> list[Any]:
-        return [knots, *knots_panels(_pixels(_kept(view)), knots)]
+    def show(view: View | None, knots: Knots) -> list[Any]:
+        return [knots, *knots_panels(_pixels(_require(view)), knots)]
 
-    @in_a_sentence
-    def on_drag(view: View | None, knots: Knots, together: Any, event: gr.EventData) -> list[Any]:
-        return drawn(view, move_knot(knots, int(event.row), int(event.column), (event.x, event.y), together))
+    @errors_as_notices
+    def on_drag(view: View | None, knots: Knots, moving: Any, event: gr.EventData) -> list[Any]:
+        return show(view, move_knot(knots, int(event.row), int(event.column), (event.x, event.y), moving))
 
-    @in_a_sentence
+    @errors_as_notices
     def on_reset(view: View | None, count: float) -> list[Any]:
-        return drawn(view, even_knots(int(count)))
+        return show(view, even_knots(int(count)))
 
-    @in_a_sentence
-    def on_shuffle(view: View | None, count: float, together: Any) -> list[Any]:
-        return drawn(view, random_knots(int(count), secrets.randbits(31), together))
+    @errors_as_notices
+    def on_shuffle(view: View | None, count: float, moving: Any) -> list[Any]:
+        return show(view, random_knots(int(count), secrets.randbits(31), moving))
 
     outputs = [parts.knots, parts.drag, parts.back]
-    parts.drag.input(on_drag, [parts.view, parts.knots, parts.together], outputs, **EACH)
-    parts.count.change(on_reset, [parts.view, parts.count], outputs, **LAST)
-    parts.reset.click(on_reset, [parts.view, parts.count], outputs, **EACH)
-    parts.shuffle.click(on_shuffle, [parts.view, parts.count, parts.together], outputs, **EACH)
+    parts.drag.input(on_drag, [parts.view, parts.knots, parts.moving], outputs, **EVERY_EVENT)
+    parts.count.change(on_reset, [parts.view, parts.count], outputs, **LAST_EVENT)
+    parts.reset.click(on_reset, [parts.view, parts.count], outputs, **EVERY_EVENT)
+    parts.shuffle.click(on_shuffle, [parts.view, parts.count, parts.moving], outputs, **EVERY_EVENT)
 
 
-def _kept(view: View | None) -> View:
-    """What this browser looks at; nothing after the page was opened by another server, or by too many."""
+def _require(view: View | None) -> View:
+    """Return the view, which is lost if the server was restarted or too many browser tabs are open."""
     if view is None:
-        raise DataError("the page has lost what it was showing; reload it")
+        raise DataError("the server no longer has the image of this page; reload the page")
     return view
 
 
-def _outputs(parts: Parts) -> list[Any]:
-    """What ``_shown`` fills."""
+def _view_outputs(parts: SimpleNamespace) -> list[Any]:
+    """Return the components that the values of ``_show_view`` fill, in the same order."""
     return [parts.view, parts.pad, parts.scaled, parts.answers, parts.curve, parts.sites]
 
 
-def _shown(pair: Pair, view: View, factor: float, mode: str) -> list[Any]:
-    return [view, mark_panel(view, mode), *_looked(pair, view, factor)]
+def _show_view(pair: Pair, view: View, factor: float, mode: str) -> list[Any]:
+    return [view, mark_panel(view, mode), *_show_scaled(pair, view, factor)]
 
 
-def _looked(pair: Pair, view: View, factor: float) -> list[Html]:
-    found = look(pair, view, factor)
-    return [
-        look_panel(found),
-        answers_panel(pair, found),
-        draw_curve(pair, view, found.factor),
-        sites_panel(pair, found),
-    ]
+def _show_scaled(pair: Pair, view: View, factor: float) -> list[Html]:
+    scaled = scale_part(pair, view, factor)
+    curve = draw_curve(pair, view, scaled.factor)
+    return [scaled_panel(scaled), answers_panel(pair, view, scaled), curve, sites_panel(pair, scaled)]
 
 
 def _pixels(view: View) -> Tensor:
-    """The whole image, ``(1, 3, H, W)`` in [0,1]."""
+    """Return the whole image, ``(1, 3, H, W)`` in [0,1]."""
     return T.pil_to_tensor(view.example.image)[None].float() / 255

@@ -1,96 +1,79 @@
-"""What the browser does by itself: turn presses on a picture into places, and tell the page.
+"""JavaScript that the browser runs: it turns clicks, drags and keys on a picture into events for the server.
 
-Listeners sit on the component's root, which stays while its content is drawn anew.
+The listeners are attached to a component's root element, which stays when the component's content is replaced.
 """
 
-__all__ = ["KNOTS", "MARK", "STRIP"]
+__all__ = ["CHOOSE_EXAMPLE", "DRAG_KNOTS", "MARK_PART"]
 
-PLACE = """
-const place = (event) => {
+POSITION = """
+const position = (event) => {
   const sides = element.querySelector('.ls-frame').getBoundingClientRect();
   const share = (value, start, length) => Math.min(Math.max((value - start) / length, 0), 1);
   return [share(event.clientX, sides.left, sides.width), share(event.clientY, sides.top, sides.height)];
 };
 """
 
-# Two clicks, or one drag, make a box; a stroke of the brush is told as the places it passed.
-MARK = (
-    PLACE
+# Two clicks or one drag send the corners of a box; the brush sends the positions that its stroke passed through.
+MARK_PART = (
+    POSITION
     + """
 const FAR = 0.02, RADIUS = 0.03;
 let first = null, down = null, dragged = false, stroke = [];
 const frame = () => element.querySelector('.ls-pad');
 const brush = () => frame().dataset.mode === 'brush';
-const add = (name) => {
-  const found = frame().querySelector('.' + name) || document.createElement('div');
-  found.className = name;
-  frame().append(found);
-  return found;
-};
-const rubber = (a, b) => {
-  const style = add('ls-rubber').style;
-  style.left = 100 * Math.min(a[0], b[0]) + '%';
-  style.top = 100 * Math.min(a[1], b[1]) + '%';
-  style.width = 100 * Math.abs(a[0] - b[0]) + '%';
-  style.height = 100 * Math.abs(a[1] - b[1]) + '%';
-};
-const dab = (at) => {
-  const spot = document.createElement('div');
-  spot.className = 'ls-dab';
-  spot.style.left = 100 * at[0] + '%';
-  spot.style.top = 100 * at[1] + '%';
-  spot.style.width = 200 * RADIUS + '%';
+const draw = (name, shares, spot) => {
+  spot = spot || document.createElement('div');
+  spot.className = name;
+  for (const [side, share] of Object.entries(shares)) spot.style[side] = 100 * share + '%';
   frame().append(spot);
 };
+const drawBox = (a, b) => draw('ls-rubber', {
+  left: Math.min(a[0], b[0]), top: Math.min(a[1], b[1]), width: Math.abs(a[0] - b[0]), height: Math.abs(a[1] - b[1]),
+}, frame().querySelector('.ls-rubber'));
+const drawDab = (at) => draw('ls-dab', { left: at[0], top: at[1], width: 2 * RADIUS });
 element.addEventListener('pointerdown', (event) => {
   if (!event.target.closest('.ls-pad') || event.button !== 0) return;
   event.preventDefault();
   element.setPointerCapture(event.pointerId);
-  down = place(event);
+  down = position(event);
   dragged = false;
   stroke = [down];
-  if (brush()) dab(down);
+  if (brush()) drawDab(down);
 });
 element.addEventListener('pointermove', (event) => {
   if (!frame()) return;
-  const at = place(event);
+  const at = position(event);
   if (down && brush()) {
     stroke.push(at);
-    dab(at);
+    drawDab(at);
   } else if (down) {
     dragged = dragged || Math.hypot(at[0] - down[0], at[1] - down[1]) > FAR;
-    if (dragged) rubber(down, at);
+    if (dragged) drawBox(down, at);
   } else if (first && !brush()) {
-    rubber(first, at);
+    drawBox(first, at);
   }
 });
 element.addEventListener('pointerup', (event) => {
   if (!down) return;
-  const at = place(event), start = first || down;
-  const wasDown = down;
-  down = null;
+  const at = position(event), start = dragged ? down : first;
+  down = first = null;
   if (brush()) {
-    first = null;
     trigger('select', { stroke, radius: RADIUS });
-  } else if (dragged) {
-    first = null;
-    trigger('select', { corners: [wasDown, at] });
-  } else if (first) {
-    first = null;
+  } else if (start) {
     trigger('select', { corners: [start, at] });
   } else {
     first = at;
-    rubber(at, at);
+    drawBox(at, at);
   }
 });
-element.addEventListener('pointercancel', () => { down = null; first = null; });
+element.addEventListener('pointercancel', () => { down = first = null; });
 """
 )
 
-# A knot follows the pointer, or the arrow keys; the page says where it may be. One place is told at a time: of those
-# passed while an answer was awaited, the last.
-KNOTS = (
-    PLACE
+# A knot follows the pointer or the arrow keys. One position is sent at a time; while the server answers, only the
+# latest position is kept. After PATIENCE milliseconds the next one is sent even without an answer.
+DRAG_KNOTS = (
+    POSITION
     + """
 const STEP = 0.02, PATIENCE = 300;
 let held = null, wanted = null, sent = -Infinity, waiting = false, focus = null;
@@ -105,8 +88,8 @@ const send = () => {
   trigger('input', wanted);
   wanted = null;
 };
-const tell = (knot, at) => {
-  wanted = { row: knot.row, column: knot.column, x: at[0], y: at[1] };
+const move = (knot, at) => {
+  wanted = { ...knot, x: at[0], y: at[1] };
   send();
 };
 const numbers = (knot) => ({ row: Number(knot.dataset.row), column: Number(knot.dataset.column) });
@@ -118,10 +101,10 @@ element.addEventListener('pointerdown', (event) => {
   held = numbers(knot);
 });
 element.addEventListener('pointermove', (event) => {
-  if (held) tell(held, place(event));
+  if (held) move(held, position(event));
 });
 element.addEventListener('pointerup', (event) => {
-  if (held) tell(held, place(event));
+  if (held) move(held, position(event));
   held = null;
 });
 element.addEventListener('pointercancel', () => { held = null; });
@@ -131,7 +114,7 @@ element.addEventListener('keydown', (event) => {
   if (!by || !knot) return;
   event.preventDefault();
   focus = numbers(knot);
-  tell(focus, [parseFloat(knot.style.left) / 100 + STEP * by[0], parseFloat(knot.style.top) / 100 + STEP * by[1]]);
+  move(focus, [parseFloat(knot.style.left) / 100 + STEP * by[0], parseFloat(knot.style.top) / 100 + STEP * by[1]]);
 });
 watch('value', () => {
   const knot = focus && element.querySelector(`[data-row="${focus.row}"][data-column="${focus.column}"]`);
@@ -143,7 +126,7 @@ watch('value', () => {
 """
 )
 
-STRIP = """
+CHOOSE_EXAMPLE = """
 element.addEventListener('click', (event) => {
   const chosen = event.target.closest('[data-example]');
   if (chosen) trigger('select', { number: Number(chosen.dataset.example) });

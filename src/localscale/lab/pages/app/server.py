@@ -1,4 +1,4 @@
-"""Serving the page from this machine: one port, one temporary folder that goes with it, nothing sent elsewhere."""
+"""Serve the page from this machine, with one temporary folder that is deleted when the page closes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 
 from localscale.errors import ConfigError, ConvergenceWarning, OutputError
 from localscale.extras import require
-from localscale.lab.pages.app.limits import Limits
 from localscale.lab.pages.app.models import SMALL, Models, open_pair
+from localscale.lab.pages.app.uploads import Limits
 
 __all__ = ["open_page"]
 
-SESSIONS = 64  # browsers whose image is remembered
-PRIVATE = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
+VISITORS = 64  # browser tabs whose image is kept in memory
+NO_TELEMETRY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 @contextlib.contextmanager
@@ -33,15 +33,16 @@ def open_page(
     port: int = 7860,
     limits: Limits | None = None,
 ) -> Iterator[str]:
-    """Within it the page is open, at the address it gives.
+    """Serve the page inside a ``with`` block, which receives its address.
 
     Args:
-        model: ``"small"``, the folder of a finished run, or a model of timm: the first choice on the page.
-        control: a finished run to stand for the base of a run.
-        pretrained: where a timm model's weights come from: ``"timm"``, ``"none"`` or a safetensors file.
-        host: name or address to listen on; by default only this machine can reach it.
-        port: 0 takes any that is free.
-        limits: what may be uploaded, and how many requests may wait.
+        model: the model that is selected at first: ``"small"``, the folder of a finished run, or the name of a timm
+            model.
+        control: the folder of a finished run without DEC that ``model``, a run, is compared with.
+        pretrained: the weights of a timm model: ``"timm"`` (downloaded), ``"none"`` (random) or a safetensors file.
+        host: host name or address to listen on; the default is reachable from this machine only.
+        port: port to listen on; 0 takes any free port.
+        limits: the largest upload, and the number of requests that may wait.
 
     >>> with open_page("resnet18", pretrained="none") as address:  # doctest: +SKIP
     ...     print(address)
@@ -49,17 +50,17 @@ def open_page(
     """
     limits = limits or Limits()
     limits.check()
-    # Gradio makes its folder when it is imported, so the environment comes first.
+    # Gradio creates its temporary folder on import, so the environment is set first.
     with tempfile.TemporaryDirectory(prefix="localscale-app-") as folder, _environment(folder):
         gr = require("gradio", "app")
-        port = _free_port(host, port)
+        port = _check_port(host, port)
         models = Models(open_pair(model, control=control, pretrained=pretrained), pretrained)
+        from localscale.lab.pages.app.notices import wait_for_handler
         from localscale.lab.pages.app.page import make_page
-        from localscale.lab.pages.app.sentences import finish
         from localscale.lab.pages.app.style import STYLE
 
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # the browser runs here too
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the page says it of every image
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # one core is left to the browser
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the page shows it for every image
         blocks = make_page(models, limits)
         try:
             _, address, _ = blocks.queue(max_size=limits.waiting).launch(
@@ -69,7 +70,7 @@ def open_page(
                 quiet=True,
                 prevent_thread_lock=True,
                 max_file_size=limits.bytes,
-                state_session_capacity=SESSIONS,
+                state_session_capacity=VISITORS,
                 footer_links=[],
                 run_history=False,
                 ssr_mode=False,
@@ -79,13 +80,13 @@ def open_page(
             yield address
         finally:
             blocks.close(verbose=False)
-            finish()
+            wait_for_handler()
 
 
-def _free_port(host: str, port: int) -> int:
-    """``port`` if it can be listened on, any if it is 0; the kernel's word is taken before anything is loaded."""
+def _check_port(host: str, port: int) -> int:
+    """Return ``port``, or a free port if it is 0; raise before any model is loaded if the port cannot be used."""
     if not 0 <= port < 2**16:
-        raise ConfigError(f"port is {port}; expected 0, for any that is free, to 65535")
+        raise ConfigError(f"--port is {port}; expected 1 to 65535, or 0 for any free port")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:
@@ -93,17 +94,19 @@ def _free_port(host: str, port: int) -> int:
             tried.bind(address)
             return tried.getsockname()[1]
     except socket.gaierror as error:
-        raise ConfigError(f"there is no host {host!r} ({error.strerror}); give --host a name or address") from error
+        raise ConfigError(
+            f"host {host!r} is unknown ({error.strerror}); give --host a host name or an address"
+        ) from error
     except OSError as error:
         raise OutputError(
-            f"port {port} of {host} cannot be listened on ({error.strerror}); choose another with --port"
+            f"cannot listen on port {port} of {host} ({error.strerror}); choose another port with --port"
         ) from error
 
 
 @contextlib.contextmanager
 def _environment(folder: str) -> Iterator[None]:
-    """What Gradio reads from the environment, put back afterwards."""
-    given = {**PRIVATE, "GRADIO_TEMP_DIR": folder}
+    """Set the variables that Gradio reads, and restore them afterwards."""
+    given = {**NO_TELEMETRY, "GRADIO_TEMP_DIR": folder}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:
