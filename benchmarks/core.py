@@ -60,7 +60,8 @@ def gradients(device: str, quick: bool) -> Table:
     target = torch.randn(2, 9, 9, 2, generator=generator, dtype=torch.float64)
 
     def loss(gradient: str) -> Tensor:
-        tight = ls.Canonicalizer(192, (6, 6), ls.DECConfig(gradient=gradient, tolerance=1e-10, max_steps=60))
+        config = {"gradient": gradient, "solver": {"kind": "anderson", "max_steps": 60, "tolerance": 1e-10}}
+        tight = ls.Canonicalizer(192, (6, 6), ls.DECConfig.from_dict(config))
         tight.network = canonicalizer.network
         return (tight(features).map.displacement_field(9, 9) * target).sum()
 

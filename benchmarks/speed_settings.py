@@ -27,12 +27,15 @@ NOTHING = "–"
 Cell = float | str
 
 
-def config(**changes: Any) -> ls.DECConfig:
-    """The default configuration with a fixed number of steps, and ``changes``.
+def config(
+    *, max_steps: int = STEPS, fixed_steps: bool = True, resolution: int | None = None, **changes: Any
+) -> ls.DECConfig:
+    """Return the default configuration with a fixed number of steps, and ``changes``.
 
     Its tolerance is a thousandth below the target's, so that no row misses it by the last digits of a residual.
     """
-    return ls.DECConfig(**{"max_steps": STEPS, "tolerance": 0.999 * TOLERANCE, "fixed_steps": True} | changes)
+    solver = ls.Anderson(max_steps, 0.999 * TOLERANCE, fixed_steps=fixed_steps)
+    return ls.DECConfig(solver=solver, network=ls.ConvNetwork(resolution=resolution), **changes)
 
 
 def spread(canonicalizers: Iterable[ls.Canonicalizer]) -> None:
@@ -124,6 +127,6 @@ def solve_note(
     """How equilibria were solved, in words."""
     default = config()
     return (
-        f"Default configuration ({default.update} update, {default.family} maps of {default.knots} knots, "
-        f"{default.solver}, {copies}), {evaluations}, random last layers of spread {SPREAD:g}"
+        f"Default configuration (direct update, {default.family} maps of {default.knots} knots, "
+        f"anderson, {copies}), {evaluations}, random last layers of spread {SPREAD:g}"
     )

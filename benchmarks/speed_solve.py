@@ -152,7 +152,8 @@ def _solve_with_torchdeq(canonicalizers: list[ls.Canonicalizer], features: tuple
             return one.network(ls.unscale(copy, GridMap.from_state(state, one.knots))).state()
 
         start = ls.identity_map(len(copy), one.knots, device=copy.device).state()
-        history = one.config.history
+        assert isinstance(one.solver, ls.Anderson)
+        history = one.solver.history
         point, _, info = anderson_solver(f, start, max_iter=MOST_STEPS, tol=TOLERANCE, stop_mode="rel", m=history)
         answer[f"map {index}"] = point
         residuals.append(info["rel_lowest"])

@@ -25,7 +25,7 @@ METHODS: dict[str, Method] = {
     "backbone alone": FineTune(),
     "DEC direct, implicit gradient": DEC(**SITES),  # type: ignore[arg-type]
     "DEC compose, implicit gradient": DEC(update="compose", **SITES),  # type: ignore[arg-type]
-    "Optim, unrolled": DEC(update="gradient", gradient="unrolled", **SITES),  # type: ignore[arg-type]
+    "Optim, unrolled": DEC(update="descent", gradient="unrolled", **SITES),  # type: ignore[arg-type]
 }
 
 

@@ -26,7 +26,10 @@ from localscale.files import write_whole
 TEST_SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)
 # The backbone is narrow, so its canonicalizers are too: a quarter of the usual channels, on a half-size copy.
 CONFIG = ls.DECConfig(
-    sites=("input", "layer2"), knots=(6, 4), channels=(16, 32), resolution=SIDE // 2, max_steps=8, tolerance=1e-3
+    sites=("input", "layer2"),
+    knots=(6, 4),
+    network=ls.ConvNetwork(channels=(16, 32), resolution=SIDE // 2),
+    solver=ls.Anderson(max_steps=8, tolerance=1e-3),
 )
 
 

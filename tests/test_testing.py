@@ -7,9 +7,10 @@ import timm
 import torch
 import torch.nn.functional as F
 import transformers
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import AdaptedModel, DECConfig, identity_map, random_map, testing
+from localscale import AdaptedModel, identity_map, random_map, testing
 from localscale.canonicalizer import network
 from localscale.conventions import lattice
 from localscale.maps import FAMILIES
@@ -100,7 +101,7 @@ def vit() -> nn.Module:
 def test_the_adapted_copy_comes_back_and_the_base_is_not_touched():
     base = vit()
     modules = dict(base.named_modules())
-    model = testing.assert_identity_at_init(base, DECConfig(sites=("input", "blocks.0"), **SMALL))
+    model = testing.assert_identity_at_init(base, dec_config(sites=("input", "blocks.0"), **SMALL))
     assert isinstance(model, AdaptedModel)
     assert list(model.canonicalizers) == ["input", "blocks.0"]
     assert model.base is not base
@@ -111,7 +112,7 @@ def test_the_adapted_copy_comes_back_and_the_base_is_not_touched():
 def test_answers_of_transformers_are_compared():
     small = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     config = transformers.ViTConfig(image_size=32, patch_size=8, **small)
-    sites = DECConfig(sites=("input",), **SMALL)
+    sites = dec_config(sites=("input",), **SMALL)
     testing.assert_identity_at_init(transformers.ViTForImageClassification(config), sites)
     testing.assert_identity_at_init(transformers.ViTModel(config), sites)
 
@@ -119,14 +120,14 @@ def test_answers_of_transformers_are_compared():
 @pytest.mark.parametrize("site", ["input", "blocks.0"])
 def test_a_head_that_does_not_start_at_zero_is_caught(site: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(network, "_zero", lambda layer: layer)
-    config = DECConfig(sites=(site,), fixed_steps=True, temperature=0.1, **SMALL)
+    config = dec_config(sites=(site,), fixed_steps=True, temperature=0.1, **SMALL)
     with pytest.raises(AssertionError, match=r"the adapted model differs from its base by \d\.\d\de.*, tolerance 1"):
         testing.assert_identity_at_init(vit(), config, torch.randn(2, 3, 64, 64))
 
 
 def test_the_tolerance_is_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(network, "_zero", lambda layer: layer)
-    config = DECConfig(sites=("blocks.0",), fixed_steps=True, **SMALL)
+    config = dec_config(sites=("blocks.0",), fixed_steps=True, **SMALL)
     testing.assert_identity_at_init(vit(), config, torch.randn(2, 3, 64, 64), tolerance=100.0)
 
 
@@ -135,14 +136,14 @@ def test_images_are_those_given():
     base = nn.Sequential(nn.Conv2d(3, 2, 1))
     base.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     images = torch.rand(1, 3, 20, 30)
-    testing.assert_identity_at_init(base, DECConfig(sites=("input",), **SMALL), images)
+    testing.assert_identity_at_init(base, dec_config(sites=("input",), **SMALL), images)
     assert all(torch.equal(x, images) for x in seen)
     assert len(seen) == 2
 
 
 def test_the_size_of_the_trial_run_can_be_given():
     base = timm.create_model("test_resnet").eval()
-    model = testing.assert_identity_at_init(base, DECConfig(sites=("layer2",), **SMALL), input_size=(3, 64, 48))
+    model = testing.assert_identity_at_init(base, dec_config(sites=("layer2",), **SMALL), input_size=(3, 64, 48))
     assert model.input_size == (3, 64, 48)
 
 

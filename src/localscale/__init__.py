@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from localscale import errors, heads, maps, metrics, testing
     from localscale.adaptation import AdaptedModel, adapt, sites
-    from localscale.canonicalizer import Canonicalizer, DECConfig, Site, SiteReport
+    from localscale.canonicalizer import (
+        Canonicalizer,
+        Compose,
+        ConvNetwork,
+        DECConfig,
+        Descent,
+        Direct,
+        Site,
+        SiteReport,
+    )
     from localscale.equilibrium import Anderson, Implicit, Phantom, Picard, Solution, Unrolled, fixed_point
     from localscale.heads import Segmenter, segmenter
     from localscale.layouts import Tokens
@@ -23,7 +32,11 @@ __all__ = [
     "AdaptedModel",
     "Anderson",
     "Canonicalizer",
+    "Compose",
+    "ConvNetwork",
     "DECConfig",
+    "Descent",
+    "Direct",
     "Implicit",
     "Phantom",
     "Picard",
@@ -51,7 +64,16 @@ __all__ = [
 
 HOMES = {
     "adaptation": ("AdaptedModel", "adapt", "sites"),
-    "canonicalizer": ("Canonicalizer", "DECConfig", "Site", "SiteReport"),
+    "canonicalizer": (
+        "Canonicalizer",
+        "Compose",
+        "ConvNetwork",
+        "DECConfig",
+        "Descent",
+        "Direct",
+        "Site",
+        "SiteReport",
+    ),
     "equilibrium": ("Anderson", "Implicit", "Phantom", "Picard", "Solution", "Unrolled", "fixed_point"),
     "heads": ("Segmenter", "segmenter"),
     "layouts": ("Tokens",),

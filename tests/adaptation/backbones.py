@@ -9,9 +9,10 @@ import timm
 import torch
 import torchvision
 import transformers
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import AdaptedModel, DECConfig, Site, adapt
+from localscale import AdaptedModel, Site, adapt
 
 TIMM_VIT = {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 3, "num_classes": 5}
 TIMM_DINO = {**TIMM_VIT, "img_size": 56}
@@ -90,7 +91,7 @@ class Backbone:
         return model
 
     def adapted(self, model: nn.Module | None = None, **settings: Any) -> AdaptedModel:
-        config = DECConfig(**{"sites": ("input", self.site), **SMALL, **settings})
+        config = dec_config(**{"sites": ("input", self.site), **SMALL, **settings})
         return adapt(self.build() if model is None else model, config, input_size=(3, *self.size)).eval()
 
     def images(self, batch: int = 2, seed: int = 1) -> Tensor:

@@ -8,9 +8,10 @@ import pytest
 import safetensors.torch
 import torch
 from backbones import LOOSE, RESNET, SMALL, VIT, gradients, randomise_heads, trained, vit
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import DECConfig, adapt
+from localscale import adapt
 from localscale.errors import ConvergenceError, ConvergenceWarning, SiteError
 from localscale.maps import FAMILIES, GridMap, SeparableMap
 from localscale.warp import unscale
@@ -122,7 +123,7 @@ def test_the_base_can_be_called_on_its_own_at_its_usual_size():
 
 
 def test_the_base_on_its_own_knows_no_other_size():
-    model = adapt(vit(dynamic_img_size=True), DECConfig(sites=("blocks.0",), **SMALL))
+    model = adapt(vit(dynamic_img_size=True), dec_config(sites=("blocks.0",), **SMALL))
     model(torch.zeros(1, 3, 96, 96))
     with pytest.raises(SiteError) as error:
         model.base(torch.zeros(1, 3, 96, 96))
@@ -156,7 +157,7 @@ def test_two_threads_at_once(source: str):
     """Images of as many tokens and another shape, both inside the base at the same time."""
     base = vit(img_size=(64, 96), dynamic_img_size=True)
     base.norm_pre = Meet()
-    config = DECConfig(sites=("input", "blocks.0"), source=source, fixed_steps=True, **SMALL)
+    config = dec_config(sites=("input", "blocks.0"), source=source, fixed_steps=True, **SMALL)
     model = randomise_heads(adapt(base, config), std=3.0)
     batches = [torch.randn(2, 3, 64, 96), torch.randn(2, 3, 96, 64)]
     expected = [answer(model, images) for images in batches]
@@ -243,7 +244,7 @@ def test_base_state_has_the_base_models_names(sites: tuple[str, ...]):
 @EACH_SOURCE
 @pytest.mark.parametrize(
     "settings",
-    [{"update": "direct"}, {"update": "compose"}, {"update": "gradient"}, {"gradient": "phantom(2)"}],
+    [{"update": "direct"}, {"update": "compose"}, {"update": "descent"}, {"gradient": "phantom(2)"}],
     ids=lambda settings: next(iter(settings.values())),
 )
 def test_no_parameter_is_unused(source: str, settings: dict[str, str]):
@@ -297,7 +298,7 @@ def test_checkpointing_does_not_go_with_maps_from_the_image():
 @pytest.mark.parametrize("size", [(96, 64), (96, 96)])
 def test_checkpointing_is_never_silently_wrong_at_another_size(size: tuple[int, int]):
     base = vit(img_size=(64, 96), dynamic_img_size=True)
-    model = randomise_heads(adapt(base, DECConfig(sites=("blocks.0",), fixed_steps=True, **SMALL)), std=3.0)
+    model = randomise_heads(adapt(base, dec_config(sites=("blocks.0",), fixed_steps=True, **SMALL)), std=3.0)
     images = torch.randn(2, 3, *size)
     expected = gradients(model, images)
     base.set_grad_checkpointing()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backbones import RESNET, SMALL, TRANSFORMERS, VIT, Custom, randomise_heads, vit
+from dec_configs import dec_config
 from torch import Tensor, nn
 
 from localscale import DECConfig, Site, adapt, sites
@@ -251,7 +252,7 @@ class Bag(nn.Module):
 def test_an_equivariant_site_that_drops_tokens():
     base = vit()
     base.blocks[1] = nn.Sequential(Bag())
-    model = adapt(base, DECConfig(sites=("blocks.1",), mode="equivariant", **SMALL))
+    model = adapt(base, dec_config(sites=("blocks.1",), mode="equivariant", **SMALL))
     message = refused(SiteError, model, VIT.images())
     assert message == (
         "blocks.1 took (2, 17, 48) and returned (2, 7, 48); expected the same layout with the same pixels, "

@@ -4,9 +4,10 @@ import pytest
 import timm
 import torch
 from backbones import SMALL, TIMM_SWIN, VIT, gradients, randomise_heads
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import DECConfig, adapt
+from localscale import adapt
 from localscale.errors import SiteError
 from localscale.warp import scale, unscale
 
@@ -28,7 +29,7 @@ def segmenter() -> nn.Module:
 def test_logits_are_scaled_back(size: tuple[int, int]):
     base, images = segmenter(), torch.randn(2, 3, *size) * torch.linspace(0, 5, size[1])
     expected = answer(base, images)
-    config = DECConfig(sites=("input",), mode="equivariant", fixed_steps=True, **SMALL)
+    config = dec_config(sites=("input",), mode="equivariant", fixed_steps=True, **SMALL)
     model = adapt(base, config, input_size=(3, 32, 32))
     torch.testing.assert_close(answer(model, images), expected, atol=1e-5, rtol=0)
     randomise_heads(model, std=3.0)
@@ -59,7 +60,7 @@ def test_a_module_that_changes_the_layout_is_not_scaled_back_wrongly(width: int)
     """timm's Swin takes NCHW images into patch_embed and gets NHWC features out of it, 16×16 of them here."""
     base = timm.create_model("swin_tiny_patch4_window7_224", **{**TIMM_SWIN, "embed_dim": width}).eval()
     images = VIT.images()
-    config = DECConfig(sites=("patch_embed",), mode="equivariant", fixed_steps=True, **SMALL)
+    config = dec_config(sites=("patch_embed",), mode="equivariant", fixed_steps=True, **SMALL)
     model = randomise_heads(adapt(base, config), std=3.0)
     entered = []
     base.layers[0].register_forward_pre_hook(lambda _, args: entered.append(args[0].detach()))

@@ -9,6 +9,7 @@ import torch
 import torchvision
 import transformers
 from backbones import HF_SWIN, HF_VIT, SMALL, TIMM_SWIN, Custom, logits, randomise_heads, vit
+from dec_configs import dec_config
 from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
@@ -105,7 +106,7 @@ def test_every_listed_site_of_a_model_can_be_adapted():
             base = make()
             with torch.no_grad():
                 expected = base(images)
-                model = adapt(base, DECConfig(sites=(str(site),), **SMALL), input_size=(3, 64, 64))
+                model = adapt(base, dec_config(sites=(str(site),), **SMALL), input_size=(3, 64, 64))
                 torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=0)
 
 
@@ -189,7 +190,7 @@ def test_adapting_leaves_training_flags_and_statistics_alone():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_an_adapted_model_trains_or_not_as_its_base_did(training: bool):
-    assert adapt(vit().train(training), DECConfig(sites=("blocks.0",), **SMALL)).training == training
+    assert adapt(vit().train(training), dec_config(sites=("blocks.0",), **SMALL)).training == training
 
 
 # Layouts follow the image
@@ -222,7 +223,7 @@ def warped_and_plain(model: AdaptedModel, probe: Probe, images: Tensor, **kwargs
 def probed_vit(mode: str = "invariant", **settings) -> tuple[AdaptedModel, Probe]:
     base = vit(**settings)
     base.blocks[0] = probe = Probe(base.blocks[0])
-    model = adapt(base, DECConfig(sites=("blocks.0",), mode=mode, fixed_steps=True, **SMALL))
+    model = adapt(base, dec_config(sites=("blocks.0",), mode=mode, fixed_steps=True, **SMALL))
     return randomise_heads(model, std=3.0), probe
 
 
@@ -249,7 +250,7 @@ def test_prefix_tokens_are_not_scaled_back():
     base = vit(reg_tokens=2)
     base.blocks[0] = nn.Sequential(nn.Identity())
     base.blocks[1] = probe = Probe(base.blocks[1])
-    config = DECConfig(sites=(Site("blocks.0"),), mode="equivariant", fixed_steps=True, **SMALL)
+    config = dec_config(sites=(Site("blocks.0"),), mode="equivariant", fixed_steps=True, **SMALL)
     model = randomise_heads(adapt(base, config), std=3.0)
     after, before, report = warped_and_plain(model, probe, torch.randn(2, 3, 64, 64))
     m, layout = report["blocks.0"].map, Tokens(4, 4, 3)
@@ -280,7 +281,7 @@ def test_transformers_vit_with_interpolated_positions():
     images = torch.randn(2, 3, 48, 64)
     with torch.no_grad():
         expected = base(images, interpolate_pos_encoding=True).logits
-    model = adapt(base, DECConfig(sites=("vit.layers.0",), fixed_steps=True, **SMALL))
+    model = adapt(base, dec_config(sites=("vit.layers.0",), fixed_steps=True, **SMALL))
     with torch.no_grad():
         answer = model(images, interpolate_pos_encoding=True).logits
     torch.testing.assert_close(answer, expected, atol=1e-5, rtol=0)
@@ -292,7 +293,7 @@ def test_transformers_vit_with_interpolated_positions():
 def test_resnet_takes_any_size(size: tuple[int, int]):
     base = timm.create_model("test_resnet").eval()
     base.layer2 = probe = Probe(base.layer2)
-    model = adapt(base, DECConfig(sites=("layer2",), fixed_steps=True, **SMALL), input_size=(3, 64, 64))
+    model = adapt(base, dec_config(sites=("layer2",), fixed_steps=True, **SMALL), input_size=(3, 64, 64))
     images = torch.randn(2, 3, *size)
     with torch.no_grad():
         with model.disabled():
@@ -311,9 +312,9 @@ def test_swin_takes_any_size_if_told_so(size: tuple[int, int]):
     images = torch.randn(2, 3, *size)
     with torch.no_grad():
         expected = base(images)
-        model = adapt(base, DECConfig(sites=("input", "layers.1"), fixed_steps=True, **SMALL))
+        model = adapt(base, dec_config(sites=("input", "layers.1"), fixed_steps=True, **SMALL))
         torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=0)
-    model = adapt(model.unwrap(), DECConfig(sites=("layers.1",), fixed_steps=True, **SMALL))
+    model = adapt(model.unwrap(), dec_config(sites=("layers.1",), fixed_steps=True, **SMALL))
     randomise_heads(model, std=3.0)
     warped, plain, report = warped_and_plain(model, probe, images)
     expected = unscale(plain, report["layers.1"].map, layout="NHWC")
@@ -326,7 +327,7 @@ def test_transformers_swin_at_another_size():
     images = torch.randn(2, 3, 32, 48)
     with torch.no_grad():
         expected = base(images, interpolate_pos_encoding=True).logits
-        model = adapt(base, DECConfig(sites=("swin.encoder.layers.1.blocks.0",), **SMALL))
+        model = adapt(base, dec_config(sites=("swin.encoder.layers.1.blocks.0",), **SMALL))
         answer, report = model(images, interpolate_pos_encoding=True, return_report=True)
     torch.testing.assert_close(logits(answer), expected, atol=1e-5, rtol=0)
     assert list(report) == ["swin.encoder.layers.1.blocks.0"]

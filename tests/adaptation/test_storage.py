@@ -65,7 +65,7 @@ def test_round_trip_on_a_fresh_base(name: str, source: str, tmp_path: Path):
     assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model), "an unchanged base is not saved"
 
 
-@pytest.mark.parametrize("update", ["direct", "compose", "gradient"])
+@pytest.mark.parametrize("update", ["direct", "compose", "descent"])
 @pytest.mark.parametrize("family", ["grid", "separable"])
 def test_every_setting_comes_back(update: str, family: str, tmp_path: Path):
     settings = {"update": update, "family": family, "knots": ((5, 3), 4), "fixed_steps": True, "guard": None}

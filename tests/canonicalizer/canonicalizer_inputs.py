@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import torch
+from dec_configs import dec_config
 from torch import Tensor
 
-from localscale.canonicalizer import Canonicalizer, DECConfig
+from localscale.canonicalizer import Canonicalizer
 
 
 def noise(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -37,7 +38,7 @@ def canonicalizer(
     """One with its last layers drawn from N(0, ``std``²); zero leaves them as they start."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        module = Canonicalizer(in_channels, knots, DECConfig(**settings)).to(dtype)
+        module = Canonicalizer(in_channels, knots, dec_config(**settings)).to(dtype)
         for name, parameter in module.network.named_parameters():
             if name.startswith("to_") and std:
                 torch.nn.init.normal_(parameter, std=std)

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from canonicalizer_inputs import canonicalizer, noise, smooth
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale.canonicalizer import UPDATES, Canonicalizer, DECConfig, SiteReport
+from localscale.canonicalizer import UPDATES, Canonicalizer, SiteReport
+from localscale.equilibrium import Anderson
 from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError
 from localscale.maps import FAMILIES, GridMap, SeparableMap, identity_map
 from localscale.warp import unscale
@@ -27,7 +29,7 @@ class Seen(nn.Module):
 
 
 def shown_to_the_network(features: Tensor, **settings) -> Tensor:
-    module = Canonicalizer(features.shape[1], (6, 6), DECConfig(**settings))
+    module = Canonicalizer(features.shape[1], (6, 6), dec_config(**settings))
     module.network = Seen()
     module(features)
     return module.network.shown[0]
@@ -67,7 +69,7 @@ def test_the_map_is_an_equilibrium(family: str):
 def test_the_default_solver_reaches_equilibrium_far_from_the_identity(kind: str, seed: int, family: str):
     """Random weights, at the default tolerance of 1e-4 within the default 20 steps, for at least 95 % of a batch."""
     module = canonicalizer(192 if kind == "features" else 3, std=0.5, seed=seed, family=family, on_failure="identity")
-    assert (module.config.tolerance, module.config.max_steps) == (1e-4, 20)
+    assert module.solver == Anderson(max_steps=20, tolerance=1e-4)
     inputs = noise(40, 192, 14, 14, seed=seed) if kind == "features" else noise(40, 3, 56, 56, seed=seed).sigmoid()
     with torch.no_grad():
         report = module(inputs)
@@ -115,7 +117,7 @@ def test_no_grid_map_folds_converged_or_not(update: str, std: float, guard: floa
     assert (report.map.mean_displacement() > 0.01).all()
 
 
-@pytest.mark.parametrize(("update", "std"), [("direct", 0.5), ("compose", 0.5), ("gradient", 5.0)])
+@pytest.mark.parametrize(("update", "std"), [("direct", 0.5), ("compose", 0.5), ("descent", 5.0)])
 def test_without_a_guard_they_do_fold(update: str, std: float):
     with torch.no_grad():
         m = canonicalizer(192, std=std, update=update, guard=None, **WILD)(noise(12, 192, 14, 14)).map
@@ -284,7 +286,7 @@ def test_features_of_the_wrong_shape(shape: tuple[int, ...]):
 
 def test_the_gradient_update_cannot_be_exported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    with pytest.raises(ConfigError, match=r'^update="gradient" differentiates inside forward.*update="direct" or "com'):
-        canonicalizer(3, update="gradient")(torch.zeros(1, 3, 8, 8))
+    with pytest.raises(ConfigError, match=r'^Descent differentiates inside forward.*update="direct" or "com'):
+        canonicalizer(3, update="descent")(torch.zeros(1, 3, 8, 8))
     for update in ("direct", "compose"):
         assert canonicalizer(3, update=update)(torch.zeros(1, 3, 8, 8)).converged.all()

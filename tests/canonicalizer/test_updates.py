@@ -1,14 +1,12 @@
-"""One step of the equilibrium: direct, compose and gradient (DESIGN 4, paper Eq. deq_cano)."""
-
-import dataclasses
+"""One step of the equilibrium: direct, compose and descent (paper, Eq. deq_cano)."""
 
 import pytest
 import torch
 from canonicalizer_inputs import canonicalizer, noise, smooth
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale.canonicalizer import UPDATES, Canonicalizer, DECConfig, EnergyNetwork, MapNetwork
-from localscale.canonicalizer.updates import compose, direct, gradient
+from localscale.canonicalizer import UPDATES, Canonicalizer, EnergyNetwork, MapNetwork
 from localscale.conventions import lattice
 from localscale.maps import FAMILIES, MonotoneMap, SeparableMap, identity_map, map_from_logits, random_map
 from localscale.warp import scale, unscale
@@ -19,12 +17,8 @@ EACH_UPDATE = pytest.mark.parametrize("update", UPDATES)
 
 def step(module: Canonicalizer, features: Tensor, m):
     """The update's map after ``m``."""
-    update = UPDATES[module.config.update]
-    return update(m, lambda seen: unscale(features, seen, sampler="gather"), module.network, module.config)
-
-
-def test_updates_by_name():
-    assert {"direct": direct, "gradient": gradient, "compose": compose} == UPDATES
+    config = module.config
+    return config.update.step(m, lambda seen: unscale(features, seen, sampler="gather"), module.network, config.guard)
 
 
 @EACH_FAMILY
@@ -156,7 +150,7 @@ def test_equilibria_of_compose_move_with_the_image_and_those_of_direct_do_not(kn
     )
     errors = {}
     for update in ("compose", "direct"):
-        config = DECConfig(
+        config = dec_config(
             family="separable", update=update, resolution=129, tolerance=1e-8, max_steps=60, on_failure="raise"
         )
         module = Canonicalizer(2, (knots, knots), config)
@@ -172,15 +166,15 @@ def test_equilibria_of_compose_move_with_the_image_and_those_of_direct_do_not(kn
     assert errors["direct"] > 0.02
 
 
-# Gradient.
+# Descent.
 
 
 @EACH_FAMILY
 @pytest.mark.parametrize("step_size", [0.5, 20.0])
-def test_one_gradient_step_by_hand(family: str, step_size: float):
+def test_one_descent_step_by_hand(family: str, step_size: float):
     """Φ − η ∇E on the raw parameters, with autograd and nothing of the update."""
     module = canonicalizer(
-        3, (5, 4), std=0.5, dtype=torch.float64, update="gradient", family=family, step_size=step_size
+        3, (5, 4), std=0.5, dtype=torch.float64, update="descent", family=family, step_size=step_size
     )
     features = smooth(2, 3, 24)
     m = random_map(2, (5, 4), family=family, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -203,9 +197,9 @@ def increments(m, axis: int) -> Tensor:
 
 
 @EACH_FAMILY
-def test_energy_goes_down_along_small_gradient_steps(family: str):
+def test_energy_decreases_along_small_descent_steps(family: str):
     module = canonicalizer(
-        3, (4, 4), std=0.5, dtype=torch.float64, update="gradient", family=family, step_size=0.5, channels=(6, 8)
+        3, (4, 4), std=0.5, dtype=torch.float64, update="descent", family=family, step_size=0.5, channels=(6, 8)
     )
     features = smooth(2, 3, 16)
     m, energies = identity_map(2, 4, family=family, dtype=torch.float64), []
@@ -230,15 +224,15 @@ class Distance(nn.Module):
 
 
 @EACH_FAMILY
-def test_fixed_points_of_the_gradient_update_are_stationary_points_of_the_energy(family: str):
+def test_fixed_points_of_descent_are_stationary_points_of_the_energy(family: str):
     """Claim 1, both ways: the minimum is a fixed point, and the fixed point found has no gradient."""
     features = smooth(1, 3, 24)
     true = random_map(
         1, 4, strength=0.8, family=family, generator=torch.Generator().manual_seed(3), dtype=torch.float64
     )
-    config = DECConfig(
+    config = dec_config(
         family=family,
-        update="gradient",
+        update="descent",
         step_size=1.0 if family == "grid" else 0.3,
         max_steps=400,
         tolerance=1e-8,
@@ -264,13 +258,12 @@ def test_fixed_points_of_the_gradient_update_are_stationary_points_of_the_energy
 @EACH_UPDATE
 def test_networks_are_maps_or_energies(update: str):
     network = canonicalizer(3, update=update).network
-    assert isinstance(network, EnergyNetwork if update == "gradient" else MapNetwork)
+    assert isinstance(network, EnergyNetwork if update == "descent" else MapNetwork)
 
 
 @EACH_FAMILY
 def test_step_size_zero_stands_still(family: str):
     """What makes η the size of the step and nothing else."""
-    module = canonicalizer(3, (4, 4), std=0.5, dtype=torch.float64, update="gradient", family=family)
-    module.config = dataclasses.replace(module.config, step_size=0.0)
+    module = canonicalizer(3, (4, 4), std=0.5, dtype=torch.float64, update="descent", family=family, step_size=0.0)
     m = random_map(2, 4, family=family, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(step(module, smooth(2, 3, 16), m).state(), m.state(), atol=1e-12, rtol=0)

@@ -19,9 +19,9 @@ from localscale.equilibrium import (
     Solution,
     Unrolled,
     fixed_point,
-    gradient_rule,
 )
 from localscale.errors import ConfigError, GradientError
+from localscale.registry import choose
 
 EXACT = Anderson(200, 1e-13)
 COTANGENT = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
@@ -333,25 +333,20 @@ def test_memory_of_phantom_does_not_grow_and_that_of_unrolled_does():
 
 
 def test_rules_by_name():
-    assert {"implicit": Implicit, "phantom": Phantom, "unrolled": Unrolled} == GRADIENTS
-    assert gradient_rule("implicit") == Implicit()
-    assert gradient_rule("unrolled") == Unrolled()
-    assert gradient_rule("phantom") == Phantom(1)
-    assert gradient_rule("phantom(12)") == Phantom(12, damping=1.0)
+    assert choose("gradient", "implicit", GRADIENTS) == Implicit()
+    assert choose("gradient", "unrolled", GRADIENTS) == Unrolled()
+    assert choose("gradient", "phantom", GRADIENTS) == Phantom(1)
+    assert choose("gradient", "phantom(12)", GRADIENTS) == Phantom(12, damping=1.0)
     rule = Phantom(2, damping=0.5)
-    assert gradient_rule(rule) is rule
-
-
-@pytest.mark.parametrize("name", ["phantom(0)", "phantom(00)"])
-def test_no_phantom_without_steps(name: str):
+    assert choose("gradient", rule, GRADIENTS) is rule
     with pytest.raises(ConfigError, match=r"^phantom steps is 0; expected at least 1$"):
-        gradient_rule(name)
+        choose("gradient", "phantom(0)", GRADIENTS)
 
 
-@pytest.mark.parametrize("name", ["phantom(-1)", "phantom()", "phantom(2.5)", "Phantom(2)", "phantom(2) "])
-def test_counts_that_are_no_numbers(name: str):
-    with pytest.raises(ConfigError, match=r"^no gradient '.*': did you mean phantom"):
-        gradient_rule(name)
+@pytest.mark.parametrize("name", ["phantom(-1)", "phantom()", "phantom(2.5)", "phantom(2) "])
+def test_counts_that_are_not_numbers(name: str):
+    with pytest.raises(ConfigError, match=r"^gradient is '.*': did you mean phantom"):
+        choose("gradient", name, GRADIENTS)
 
 
 @pytest.mark.parametrize("damping", [0.0, -0.1, 1.1])

@@ -5,9 +5,10 @@ from typing import Any
 
 import timm
 import torch
+from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import AdaptedModel, DECConfig, adapt
+from localscale import AdaptedModel, adapt
 from localscale.heads import Segmenter, segmenter
 
 VIT = {"img_size": 64, "depth": 4, "embed_dim": 24, "num_heads": 3}
@@ -62,7 +63,7 @@ PLAIN = [name for name, family in FAMILIES.items() if "blocks" in family.site an
 
 def adapted(model: nn.Module, site: str, **settings: Any) -> AdaptedModel:
     small: dict[str, Any] = {"sites": ("input", site), "knots": 4, "channels": (8, 8), "resolution": 16}
-    return adapt(model, DECConfig(**{**small, "tolerance": 1e-3, "max_steps": 40, **settings}))
+    return adapt(model, dec_config(**{**small, "tolerance": 1e-3, "max_steps": 40, **settings}))
 
 
 def leave_the_identity(model: AdaptedModel, std: float = 0.3) -> AdaptedModel:

@@ -1,6 +1,7 @@
 """Canonicalizers that move something, and what they look at."""
 
 import torch
+from dec_configs import dec_config
 from torch import Tensor, nn
 
 import localscale as ls
@@ -14,7 +15,7 @@ def canonicalizer_for(
     torch.manual_seed(0)
     solver = {"max_steps": 3, "solver": "picard"} if update == "compose" else {"max_steps": 6}
     settings = {"channels": channels, "resolution": 30, "fixed_steps": fixed} | solver | settings
-    config = ls.DECConfig(update=update, **settings)
+    config = dec_config(update=update, **settings)
     canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config)
     for layer in (canonicalizer.network.to_x, canonicalizer.network.to_y):
         nn.init.normal_(layer.weight, std=spread)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from dec_configs import dec_config
 from kernel_inputs import DEVICE, canonicalizer_for, features_for
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -123,7 +124,7 @@ def test_checkpointing_solves_twice_and_no_more(on: bool, monkeypatch: pytest.Mo
 def test_more_knots_than_a_program_holds_are_left_to_the_twin(monkeypatch: pytest.MonkeyPatch):
     by_kernels(monkeypatch)
     monkeypatch.setattr("localscale.canonicalizer.module.KernelEvaluation", None)
-    canonicalizer = ls.Canonicalizer(3, (kernel_solver.MOST_KNOTS + 1, 4), ls.DECConfig(channels=(4,), max_steps=1)).to(
+    canonicalizer = ls.Canonicalizer(3, (kernel_solver.MOST_KNOTS + 1, 4), dec_config(channels=(4,), max_steps=1)).to(
         DEVICE
     )
     assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.displacements.requires_grad

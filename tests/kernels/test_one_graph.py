@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from dec_configs import dec_config
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -25,7 +26,7 @@ def on_a_gpu(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("fixed", [True, False])
 def test_solve_and_warp_are_operators_of_one_graph(fixed: bool):
-    config = ls.DECConfig(sites=("input", "blocks.1"), max_steps=3, fixed_steps=fixed)
+    config = dec_config(sites=("input", "blocks.1"), max_steps=3, fixed_steps=fixed)
     model = ls.adapt(timm.create_model("test_vit", num_classes=4, img_size=32), config).eval()
     called: list[str] = []
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
+from dec_configs import dec_config
 from kernel_inputs import DEVICE, canonicalizer_for, features_for
 from torch import Tensor, nn
 
@@ -324,7 +325,7 @@ def test_gelu_is_the_twins_to_the_digits_that_are_asked_for(dtype: torch.dtype, 
 def test_what_records_every_step_takes_the_other_way(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "available", lambda *_: True)
     monkeypatch.setattr("localscale.canonicalizer.kernel_solver.solve_with_kernels", None)
-    config = ls.DECConfig(channels=(4,), max_steps=2, fixed_steps=True, gradient="unrolled")
+    config = dec_config(channels=(4,), max_steps=2, fixed_steps=True, gradient="unrolled")
     canonicalizer = ls.Canonicalizer(3, (4, 4), config).to(DEVICE)
     assert canonicalizer(torch.rand(1, 3, 16, 16, device=DEVICE)).map.displacements.requires_grad
 

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from dec_configs import dec_config
 from torch import Tensor
 
 import localscale as ls
@@ -196,7 +197,7 @@ def test_an_adapted_model_answers_and_learns_as_with_the_twin(update: str, monke
         monkeypatch.setattr(kernels, "available", lambda *_, fast=fast: fast)
         torch.manual_seed(0)
         base = timm.create_model("test_vit", num_classes=4, img_size=32)
-        model = ls.adapt(base, ls.DECConfig(sites=("input", "blocks.1"), **settings)).to(DEVICE)
+        model = ls.adapt(base, dec_config(sites=("input", "blocks.1"), **settings)).to(DEVICE)
         for name, parameter in model.named_parameters():
             if ".to_x." in name or ".to_y." in name:
                 torch.nn.init.normal_(parameter, std=0.3)

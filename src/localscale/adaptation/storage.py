@@ -22,6 +22,7 @@ from localscale.files import write_all
 __all__ = ["load", "save"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FORMAT = 2
 FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versions")
 
 
@@ -36,7 +37,7 @@ def save(model: AdaptedModel, folder: Path) -> None:
     changed = {name for name, tensor in base.items() if checksum(tensor) != model.base_fingerprint.get(name)}
     tensors |= {f"base.{name}": base[name] for name in sorted(changed)}
     description = {
-        "format": 1,
+        "format": FORMAT,
         "config": model.config.to_dict(),
         "input_size": list(model.input_size),
         "base_model": _name_of(model.base),
@@ -130,8 +131,13 @@ def _read_description(folder: Path) -> dict[str, Any]:
     lacking = [name for name in FIELDS if name not in description]
     if lacking:
         raise CheckpointError(f"{path} lacks {', '.join(lacking)}; expected a file written by save_pretrained")
-    if description["format"] != 1:
-        raise CheckpointError(f"{path} has format {description['format']!r}; this version reads format 1")
+    if description["format"] != FORMAT:
+        versions = description["versions"]
+        written_by = versions.get("localscale") if isinstance(versions, dict) else None
+        raise CheckpointError(
+            f"{path} has format {description['format']!r}, written by localscale {written_by or '(version unknown)'}, "
+            f"and this version reads format {FORMAT}; rebuild the model with this version and save it again"
+        )
     size, base = description["input_size"], description["base_model"]
     if not (isinstance(size, list) and len(size) == 3 and all(isinstance(n, int) and n > 0 for n in size)):
         raise CheckpointError(f"{path} has input_size {size!r}; expected [channels, height, width]")
@@ -194,7 +200,7 @@ image change size.
 | | |
 |---|---|
 | sites | {sites} |
-| family, update | {model.config.family}, {model.config.update} |
+| family, update | {model.config.family}, {type(model.config.update).__name__.lower()} |
 | mode, source | {model.config.mode}, {model.config.source} |
 | canonicalizer parameters | {learned:,} |
 | base tensors that differ from the base model | {changed} |

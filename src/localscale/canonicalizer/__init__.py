@@ -1,9 +1,27 @@
-"""Learning the canonical form: configuration, network, updates, and the equilibrium that ties them."""
+"""Canonicalizers: their configuration, networks and updates, and the equilibrium that they solve."""
 
 from localscale.canonicalizer.config import DECConfig
+from localscale.canonicalizer.interfaces import NetworkSettings, Update
 from localscale.canonicalizer.module import Canonicalizer, SiteReport
-from localscale.canonicalizer.network import EnergyNetwork, MapNetwork
+from localscale.canonicalizer.network import ConvNetwork, EnergyNetwork, MapNetwork
+from localscale.canonicalizer.networks import NETWORKS
 from localscale.canonicalizer.site import INPUT, Site
-from localscale.canonicalizer.updates import UPDATES
+from localscale.canonicalizer.updates import UPDATES, Compose, Descent, Direct
 
-__all__ = ["INPUT", "UPDATES", "Canonicalizer", "DECConfig", "EnergyNetwork", "MapNetwork", "Site", "SiteReport"]
+__all__ = [
+    "INPUT",
+    "NETWORKS",
+    "UPDATES",
+    "Canonicalizer",
+    "Compose",
+    "ConvNetwork",
+    "DECConfig",
+    "Descent",
+    "Direct",
+    "EnergyNetwork",
+    "MapNetwork",
+    "NetworkSettings",
+    "Site",
+    "SiteReport",
+    "Update",
+]

@@ -1,7 +1,8 @@
-"""The equilibrium on a GPU: few launches an evaluation, and, without gradients, one operator to ``torch.compile``.
+"""The equilibrium on a GPU, with the kernels in ``localscale.kernels``.
 
-The twin of ``localscale.equilibrium.fixed_point`` on the updates ``direct`` and ``compose`` for grid maps, made of
-the kernels in ``localscale.kernels``.
+It covers grid maps, the updates ``direct`` and ``compose``, ``ConvNetwork`` and both solvers; the reference is
+``localscale.equilibrium.fixed_point``. A step takes few kernel launches. Without gradients a whole solve is one
+operator to ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,17 @@ from torch import Tensor
 
 from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
-from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, convolutions, strides_of, working_size
-from localscale.equilibrium.solvers import Anderson, Estimate, Function, Picard, stops_early
+from localscale.canonicalizer.network import (
+    IMAGE_CHANNELS,
+    ConvNetwork,
+    MapNetwork,
+    convolutions,
+    strides_of,
+    working_size,
+)
+from localscale.canonicalizer.updates import Compose, Direct
+from localscale.equilibrium.solver import Estimate, Function, Solver, stops_early
+from localscale.equilibrium.solvers import Anderson, Picard
 
 if TYPE_CHECKING:
     from localscale.kernels.mixing import Iteration
@@ -30,13 +40,21 @@ MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
 
 
 def has_kernels(config: DECConfig, features: Tensor) -> bool:
-    """Whether there are kernels to solve this, on this device."""
-    known = config.family == "grid" and config.update in ("direct", "compose") and features.dtype != torch.float64
-    return known and len(features) > 0 and kernels.available(features)
+    """Return whether kernels exist for this configuration, and can run on ``features``."""
+    known = (
+        config.family == "grid"
+        and isinstance(config.update, Direct | Compose)
+        and isinstance(config.network, ConvNetwork)
+        and isinstance(config.solver, Anderson | Picard)
+    )
+    return known and features.dtype != torch.float64 and len(features) > 0 and kernels.available(features)
 
 
 def has_gradient_kernels(config: DECConfig, copy: Tensor, knots: tuple[int, int]) -> bool:
-    """Whether there are kernels to differentiate an evaluation of this; they are no operators, to be traced."""
+    """Return whether kernels can also differentiate one step.
+
+    These kernels are not registered as custom operators, so ``torch.compile`` cannot trace them.
+    """
     return has_kernels(config, copy) and max(knots) <= MOST_KNOTS and kernels.can_launch_directly(copy)
 
 
@@ -68,53 +86,45 @@ class KernelEvaluation:
             self.knots,
             temperature=network.temperature,
             guard=network.guard,
-            outer=current if self.config.update == "compose" else None,
+            outer=current if isinstance(self.config.update, Compose) else None,
         )
         return self.even + displacements.flatten(1)
 
 
-@dataclass(frozen=True, eq=False)
-class KernelSolver:
-    """What finds an ``evaluation``'s equilibrium by kernels, and that of others, as an adjoint is, with the kernel that
-    lies between evaluations; what records every step is solved by the ``twin``."""
+class KernelSolver(Solver):
+    """A solver that runs ``reference``'s iteration in kernels.
 
-    twin: Anderson | Picard
-    evaluation: KernelEvaluation
+    It solves ``evaluation`` entirely in kernels. For any other function, such as an adjoint, the kernels only choose
+    the next point. Where autograd must record every step, it calls ``reference`` itself.
+    """
 
-    @property
-    def max_steps(self) -> int:
-        return self.twin.max_steps
-
-    @property
-    def tolerance(self) -> float:
-        return self.twin.tolerance
-
-    @property
-    def fixed_steps(self) -> bool:
-        return self.twin.fixed_steps
+    def __init__(self, reference: Anderson | Picard, evaluation: KernelEvaluation) -> None:
+        self.reference, self.evaluation = reference, evaluation
+        self.max_steps, self.tolerance = reference.max_steps, reference.tolerance
+        self.fixed_steps = reference.fixed_steps
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:
-        """Iterate from ``z0`` ``(B, D)``, which for the ``evaluation`` is the identity."""
+        """Iterate from ``z0`` ``(B, D)``, which for ``evaluation`` is the identity."""
         if torch.is_grad_enabled():
-            return self.twin.solve(f, z0)
+            return self.reference.solve(f, z0)
         if f is not self.evaluation:
             return self._solve_between(f, z0)
         network, copy, knots, config = f.network, f.copy.detach(), f.knots, f.config
-        found = solve_with_kernels(network, copy, knots, config, self.twin)
+        found = solve_with_kernels(network, copy, knots, config, self.reference)
         return dataclasses.replace(found, point=z0 + found.point, value=z0 + found.value)
 
     def _solve_between(self, f: Function, z0: Tensor) -> Estimate:
         from localscale.kernels.mixing import Iteration
 
-        twin = self.twin
-        history, ridge = (twin.history, twin.ridge) if isinstance(twin, Anderson) else (0, 0.0)
-        mixing: dict[str, Any] = {"history": history, "damping": twin.damping, "ridge": ridge}
-        ends: dict[str, Any] = {"max_steps": twin.max_steps, "tolerance": twin.tolerance}
+        solver = self.reference
+        history, ridge = (solver.history, solver.ridge) if isinstance(solver, Anderson) else (0, 0.0)
+        mixing: dict[str, Any] = {"history": history, "damping": solver.damping, "ridge": ridge}
+        ends: dict[str, Any] = {"max_steps": solver.max_steps, "tolerance": solver.tolerance}
         iteration = Iteration.begin(len(z0), z0.shape[1], z0.device, **mixing, **ends)
         iteration.point.copy_(z0)
-        _iterate(f, iteration, fixed_steps=not stops_early(twin.fixed_steps))
+        _iterate(f, iteration, fixed_steps=not stops_early(solver.fixed_steps))
         point, value, residual = iteration.best_point, iteration.best_value, iteration.best
-        return Estimate(point, value, residual, iteration.steps, residual <= twin.tolerance)
+        return Estimate(point, value, residual, iteration.steps, residual <= solver.tolerance)
 
 
 def solve_with_kernels(
@@ -142,7 +152,7 @@ def solve_with_kernels(
         resolution,
         network.temperature,
         network.guard or 0.0,
-        config.update == "compose",
+        isinstance(config.update, Compose),
         solver.history if isinstance(solver, Anderson) else 0,
         solver.max_steps,
         solver.tolerance,

@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,20 +20,13 @@ from localscale.canonicalizer.kernel_solver import (
     has_kernels,
     solve_with_kernels,
 )
-from localscale.canonicalizer.network import (
-    IMAGE_CHANNELS,
-    EnergyNetwork,
-    MapNetwork,
-    Pools,
-    usual_resolution,
-    working_size,
-)
-from localscale.canonicalizer.updates import UPDATES, FamilyMap
+from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, Pools, working_size
 from localscale.conventions import compute_dtype, resize
-from localscale.equilibrium import Solver, fixed_point
+from localscale.equilibrium import Anderson, Picard, Solver, fixed_point
 from localscale.equilibrium.fixed_point import report_failures
-from localscale.equilibrium.solvers import Function
+from localscale.equilibrium.solver import Function
 from localscale.errors import ConfigError, ShapeError
+from localscale.maps.base import FamilyMap
 from localscale.maps.build import family_of, identity_map
 from localscale.maps.grid import GridMap
 from localscale.warp import unscale
@@ -73,19 +67,9 @@ class Canonicalizer(nn.Module):
     def __init__(self, in_channels: int, knots: tuple[int, int], config: DECConfig, *, detached: bool = False) -> None:
         super().__init__()
         self.in_channels, self.knots, self.config, self.detached = in_channels, knots, config, detached
-        self.resolution = usual_resolution(in_channels) if config.resolution is None else config.resolution
-        self.solver = config.make_solver()
-        if config.update == "gradient":
-            self.network: EnergyNetwork | MapNetwork = EnergyNetwork(in_channels, channels=config.channels)
-        else:
-            self.network = MapNetwork(
-                in_channels,
-                knots,
-                family=config.family,
-                channels=config.channels,
-                temperature=config.temperature,
-                guard=config.guard,
-            )
+        self.resolution = config.network.resolution_for(in_channels)
+        self.solver = config.solver
+        self.network: Any = config.update.build_network(config, in_channels, knots)
 
     def forward(self, features: Tensor) -> SiteReport:
         """Solve for the maps of NCHW ``features``; gradients reach them and the weights."""
@@ -94,14 +78,14 @@ class Canonicalizer(nn.Module):
                 f"features have shape {tuple(features.shape)}; expected (batch, {self.in_channels}, height, width)"
             )
         exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-        if self.config.update == "gradient" and exporting:
+        if self.config.update.derivatives and exporting:
             raise ConfigError(
-                'update="gradient" differentiates inside forward, which an exported program cannot record; '
-                'export a model with update="direct" or "compose"'
+                f"{type(self.config.update).__name__} differentiates inside forward, which an exported program cannot "
+                'record; export a model with update="direct" or "compose"'
             )
         with _full_precision(features.device.type):
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
-                return self._solve_fast(features)
+                return self._solve_with_kernels(features)
             return self._solve(self.working_copy(features))
 
     def _solve(self, copy: Tensor) -> SiteReport:
@@ -114,6 +98,7 @@ class Canonicalizer(nn.Module):
         evaluation: Function
         if isinstance(network, MapNetwork) and has_gradient_kernels(self.config, copy, self.knots):
             evaluation = KernelEvaluation(network, copy, start, self.knots, self.config)
+            assert isinstance(self.solver, Anderson | Picard)
             solver = KernelSolver(self.solver, evaluation)
         else:
             pools = network.pools(copy) if isinstance(network, MapNetwork) else None
@@ -128,8 +113,9 @@ class Canonicalizer(nn.Module):
         found = family.from_state(solution.value, self.knots)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
 
-    def _solve_fast(self, features: Tensor) -> SiteReport:
+    def _solve_with_kernels(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
+        assert isinstance(self.solver, Anderson | Picard)
         estimate = solve_with_kernels(
             self.network, features, self.knots, self.config, self.solver, resolution=self.resolution
         )
@@ -142,15 +128,14 @@ class Canonicalizer(nn.Module):
 
     def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:
         """One evaluation: the next map's state, given the current one, the features, and what pools them."""
-        family, update = family_of(self.config.family), UPDATES[self.config.update]
-        # Only the energy's gradient is differentiated a second time.
-        sampler = "gather" if self.config.update == "gradient" else "native"
+        update, current = self.config.update, family_of(self.config.family).from_state(state, self.knots)
+        sampler = "gather" if update.derivatives else "native"
 
-        def observe(m: FamilyMap) -> Tensor:
+        def look(m: FamilyMap) -> Tensor:
             return copy if _rests(m) else unscale(copy, m, sampler=sampler)
 
         network = self.network if pools is None else functools.partial(self.network, pools=pools)
-        return update(family.from_state(state, self.knots), observe, network, self.config).state()
+        return update.step(current, look, network, self.config.guard).state()
 
     def working_copy(self, features: Tensor) -> Tensor:
         """What the loop looks at, computed once: full precision, normalised across channels, at a small size.

@@ -1,34 +1,73 @@
-"""The canonicalizer's network: two convolutions and a pooling to the knots (App. A1)."""
+"""Convolutional networks of a canonicalizer, from looks to maps or to energies (App. A1), and their settings."""
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from localscale.canonicalizer.interfaces import NetworkSettings
+from localscale.errors import ConfigError
+from localscale.maps.base import FamilyMap
 from localscale.maps.build import family_of
-from localscale.maps.grid import GridMap
-from localscale.maps.separable import SeparableMap
 
 __all__ = [
     "FEATURE_SIDE",
     "IMAGE_CHANNELS",
     "IMAGE_SIDE",
+    "ConvNetwork",
     "EnergyNetwork",
     "MapNetwork",
     "convolutions",
     "strides_of",
-    "usual_resolution",
     "working_size",
 ]
 
 Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
 
 IMAGE_CHANNELS = 4  # features with more channels than an image are normalised first
-IMAGE_SIDE, FEATURE_SIDE = 56, 28  # longest sides at which they are looked at, if nothing else is said
+IMAGE_SIDE, FEATURE_SIDE = 56, 28  # default resolutions
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
+
+
+@dataclass(frozen=True)
+class ConvNetwork(NetworkSettings):
+    """Convolutions, then a linear layer and pooling to the knots (App. A1).
+
+    Args:
+        channels: output channels of each convolution; one layer per entry. On a GPU two layers of 16, 32, 64 or 128
+            channels are fastest.
+        resolution: longest side of the working copy, in pixels; ``None`` is 56 for images (up to 4 channels) and 28
+            for features.
+    """
+
+    channels: tuple[int, ...] = (64, 128)
+    resolution: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "channels", tuple(self.channels))
+        if not self.channels or min(self.channels) < 1:
+            raise ConfigError(f"channels is {self.channels}; expected at least one positive width")
+        if self.resolution is not None and self.resolution < 2:
+            raise ConfigError(f"resolution is {self.resolution}; expected at least 2 pixels")
+
+    def resolution_for(self, in_channels: int) -> int:
+        if self.resolution is not None:
+            return self.resolution
+        return IMAGE_SIDE if in_channels <= IMAGE_CHANNELS else FEATURE_SIDE
+
+    def map_network(
+        self, in_channels: int, knots: tuple[int, int], *, family: str, temperature: float, guard: float | None
+    ) -> nn.Module:
+        return MapNetwork(
+            in_channels, knots, family=family, channels=self.channels, temperature=temperature, guard=guard
+        )
+
+    def energy_network(self, in_channels: int) -> nn.Module:
+        return EnergyNetwork(in_channels, channels=self.channels)
 
 
 class Trunk(nn.Module):
@@ -80,13 +119,8 @@ def strides_of(height: int, width: int, layers: int) -> list[int]:
     return strides
 
 
-def usual_resolution(channels: int) -> int:
-    """The longest side at which an image or a feature is looked at, if nothing else is said."""
-    return IMAGE_SIDE if channels <= IMAGE_CHANNELS else FEATURE_SIDE
-
-
 def working_size(height: int, width: int, resolution: int) -> tuple[int, int]:
-    """The size at which features are looked at: no side longer than ``resolution``."""
+    """Return the (height, width) of the working copy: no side is longer than ``resolution``."""
     shrink = min(1.0, resolution / max(height, width))
     return max(1, round(height * shrink)), max(1, round(width * shrink))
 
@@ -122,7 +156,7 @@ class MapNetwork(nn.Module):
         down_x, across_x, down_y, across_y = (_pooling_matrix(*size, x.dtype, x.device) for size in sizes)
         return (down_x, across_x), (down_y, across_y)
 
-    def forward(self, x: Tensor, pools: Pools | None = None) -> GridMap | SeparableMap:
+    def forward(self, x: Tensor, pools: Pools | None = None) -> FamilyMap:
         """A map for each input; ``pools`` as ``pools`` gives them, where they are at hand."""
         pool_x, pool_y = self.pools(x) if pools is None else pools
         # Weighing channels and pooling pixels commute, and one channel is less to pool than many. Pooling is adaptive

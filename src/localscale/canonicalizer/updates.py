@@ -1,58 +1,74 @@
-"""One step of the equilibrium, three ways.
-
-An update takes the current map l and returns the next; ``observe(l)`` is the canonical form S⁻¹(F; l).
-"""
+"""The updates Φ⁺ of a canonicalizer's equilibrium, and their registry."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from localscale.maps.grid import GridMap
-from localscale.maps.separable import SeparableMap
+from localscale.canonicalizer.interfaces import Look, Network, Update
+from localscale.errors import ConfigError
+from localscale.maps.base import FamilyMap
 
 if TYPE_CHECKING:
     from localscale.canonicalizer.config import DECConfig
 
-__all__ = ["UPDATES", "Update", "compose", "direct", "gradient"]
+__all__ = ["UPDATES", "Compose", "Descent", "Direct"]
 
-# Raw parameters of the gradient update stay within ±4, or increments would be lost to rounding. A map that rests there
-# is an equilibrium by the bound, not by a vanishing gradient.
+# Descent keeps raw parameters within ±4; beyond that, float32 rounds the smallest increments away. A map that rests on
+# this bound is an equilibrium because of the bound, not because the energy's gradient vanishes.
 MOST = 4.0
-FamilyMap = GridMap | SeparableMap
-Observe = Callable[[FamilyMap], Tensor]
-Network = Callable[[Tensor], Any]  # features to a map, or to energies
-Update = Callable[[FamilyMap, Observe, Network, "DECConfig"], FamilyMap]
 
 
-def direct(m: FamilyMap, observe: Observe, network: Network, config: DECConfig) -> FamilyMap:
+@dataclass(frozen=True)
+class Direct(Update):
     """Φ⁺ = H_ψ(S⁻¹(F; Φ)): the paper's DEC."""
-    return network(observe(m))
+
+    def step(self, m: FamilyMap, look: Look, network: Network, guard: float | None) -> FamilyMap:
+        return network(look(m))
 
 
-def compose(m: FamilyMap, observe: Observe, network: Network, config: DECConfig) -> FamilyMap:
+@dataclass(frozen=True)
+class Compose(Update):
     """l⁺ = l∘δ with δ = H_ψ(S⁻¹(F; l)).
 
-    If F′ = S(F; g), then g∘l sees the canonical form of F′ that l sees of F, and gets the same δ: an equilibrium l of F
-    makes g∘l one of F′. That is h(S(F; g)) = g·h(F), up to re-sampling l∘δ on the knots and as long as no map is so
-    strong that the guard must shrink it.
+    Let F′ = S(F; g). Then S⁻¹(F′; g∘l) = S⁻¹(F; l), so both give the same δ: if l is an equilibrium of F, then g∘l is
+    one of F′. That is h(S(F; g)) = g·h(F). It holds up to re-sampling l∘δ on the knots, and while the guard does not
+    shrink a map.
     """
-    return m.compose_resampled(network(observe(m)), guard=config.guard)
+
+    def step(self, m: FamilyMap, look: Look, network: Network, guard: float | None) -> FamilyMap:
+        return m.compose_resampled(network(look(m)), guard=guard)
 
 
-def gradient(m: FamilyMap, observe: Observe, network: Network, config: DECConfig) -> FamilyMap:
-    """Φ⁺ = Φ − η ∇_Φ E_ψ(S⁻¹(F; Φ)), Eq. deq_cano; Φ are the raw parameters that give l."""
+@dataclass(frozen=True)
+class Descent(Update):
+    """Φ⁺ = Φ − η ∇_Φ E_ψ(S⁻¹(F; Φ)) (paper, Eq. deq_cano), where Φ are the raw parameters of l and η is ``step_size``.
 
-    def energy(logits_x: Tensor, logits_y: Tensor) -> Tensor:
-        return network(observe(type(m).from_logits(logits_x, logits_y, guard=config.guard))).sum()
+    With unrolled gradients it is the paper's *Optim*.
+    """
 
-    logits = m.logits()
-    slopes = torch.func.grad(energy, argnums=(0, 1))(*logits)
-    moved = [(value - config.step_size * slope).clamp(-MOST, MOST) for value, slope in zip(logits, slopes, strict=True)]
-    return type(m).from_logits(moved[0], moved[1], guard=config.guard)
+    derivatives: ClassVar[int] = 1
+    step_size: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step_size < math.inf:
+            raise ConfigError(f"step_size is {self.step_size}; expected a finite number, 0 or more")
+
+    def build_network(self, config: DECConfig, in_channels: int, knots: tuple[int, int]) -> nn.Module:
+        return config.network.energy_network(in_channels)
+
+    def step(self, m: FamilyMap, look: Look, network: Network, guard: float | None) -> FamilyMap:
+        def energy(logits_x: Tensor, logits_y: Tensor) -> Tensor:
+            return network(look(type(m).from_logits(logits_x, logits_y, guard=guard))).sum()
+
+        logits = m.logits()
+        slopes = torch.func.grad(energy, argnums=(0, 1))(*logits)
+        moved = [(raw - self.step_size * slope).clamp(-MOST, MOST) for raw, slope in zip(logits, slopes, strict=True)]
+        return type(m).from_logits(moved[0], moved[1], guard=guard)
 
 
-UPDATES: dict[str, Update] = {"direct": direct, "gradient": gradient, "compose": compose}
+UPDATES: dict[str, type[Update]] = {"direct": Direct, "compose": Compose, "descent": Descent}

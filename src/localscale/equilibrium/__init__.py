@@ -1,8 +1,9 @@
 """Solving z = f(z), and differentiating the answer."""
 
 from localscale.equilibrium.fixed_point import POLICIES, Solution, fixed_point
-from localscale.equilibrium.gradients import GRADIENTS, Gradient, Implicit, Phantom, Unrolled, gradient_rule
-from localscale.equilibrium.solvers import SOLVERS, Anderson, Estimate, Picard, Solver, relative_residual
+from localscale.equilibrium.gradients import GRADIENTS, Gradient, Implicit, Phantom, Unrolled
+from localscale.equilibrium.solver import Estimate, Solver, iterate, relative_residual
+from localscale.equilibrium.solvers import SOLVERS, Anderson, Picard
 
 __all__ = [
     "GRADIENTS",
@@ -18,6 +19,6 @@ __all__ = [
     "Solver",
     "Unrolled",
     "fixed_point",
-    "gradient_rule",
+    "iterate",
     "relative_residual",
 ]

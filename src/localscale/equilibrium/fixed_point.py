@@ -1,4 +1,4 @@
-"""``fixed_point``: one verb; solver, gradient rule and failure policy are separate values."""
+"""``fixed_point``: solve z = f(z) with a solver, a gradient rule and a failure policy, chosen separately."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from localscale.equilibrium.gradients import Gradient, gradient_rule
-from localscale.equilibrium.solvers import Anderson, Estimate, Function, Solver, stops_early
+from localscale.equilibrium.gradients import GRADIENTS, Gradient
+from localscale.equilibrium.solver import Estimate, Function, Solver, stops_early
+from localscale.equilibrium.solvers import SOLVERS, Anderson
 from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError, near_misses
+from localscale.registry import choose
 
 __all__ = ["POLICIES", "Solution", "fixed_point", "report_failures"]
 
@@ -22,9 +24,9 @@ POLICIES = ("warn", "raise", "identity")
 
 @dataclass(frozen=True)
 class Solution:
-    """A batch of fixed points and how good they are.
+    """A batch of fixed points, and how well each was reached.
 
-    ``value`` is f(z) for the best z met, ``residual`` is ‖f(z) − z‖/‖f(z)‖ there; ``residual``, ``steps`` and
+    ``value`` is f(z) for the best z found, ``residual`` is ‖f(z) − z‖/‖f(z)‖ there; ``residual``, ``steps`` and
     ``converged`` have shape ``(B,)``.
     """
 
@@ -38,7 +40,7 @@ def fixed_point(
     f: Function,
     z0: Tensor,
     *,
-    solver: Solver = Anderson(),  # noqa: B008 (frozen value)
+    solver: str | Solver = Anderson(),  # noqa: B008 (frozen value)
     gradient: str | Gradient = "implicit",
     on_failure: str = "warn",
 ) -> Solution:
@@ -47,11 +49,12 @@ def fixed_point(
     Args:
         f: takes ``(B, ...)`` to ``(B, ...)``, samples independent of each other.
         z0: where to start, ``(B, ...)``.
-        solver: ``Anderson`` or ``Picard``.
-        gradient: ``"implicit"`` (exact, constant memory), ``"phantom(k)"``, ``"unrolled"``, or a rule.
-        on_failure: what to do when a sample does not converge: ``"warn"``, ``"raise"``, or ``"identity"``, which gives
-            that sample ``z0`` back. The first two look at the data from the host and so are silent in fixed-step mode;
-            the ``Solution`` always tells.
+        solver: ``Anderson(…)``, ``Picard(…)``, or a registered name such as ``"anderson"``.
+        gradient: ``Implicit()`` (exact, constant memory), ``Phantom(k)``, ``Unrolled()``, or a registered name such as
+            ``"implicit"`` or ``"phantom(3)"``.
+        on_failure: ``"warn"`` or ``"raise"`` when a sample does not converge, or ``"identity"`` to return ``z0`` for
+            that sample. Warning and raising read the result on the host; with fixed steps, ``"warn"`` is silent and
+            ``"raise"`` is refused. ``Solution.converged`` is always set.
 
     >>> a = torch.tensor([[0.5], [0.9]], requires_grad=True)
     >>> solution = fixed_point(lambda z: torch.cos(a * z), torch.zeros(2, 1))
@@ -63,11 +66,16 @@ def fixed_point(
         raise ShapeError(
             f"z0 has shape {tuple(z0.shape)} and dtype {z0.dtype}; expected a float32 or float64 (batch, ...) tensor"
         )
+    if not isinstance(solver, Solver):
+        solver = choose("solver", solver, SOLVERS)
+    rule = gradient if isinstance(gradient, Gradient) else choose("gradient", gradient, GRADIENTS)
     if on_failure not in POLICIES:
         raise ConfigError(f"no failure policy {on_failure!r}: {near_misses(str(on_failure), POLICIES)}")
     if on_failure == "raise" and solver.fixed_steps:
-        raise ConfigError('on_failure="raise" needs to look at the data, which a fixed-step solver never does')
-    rule = gradient_rule(gradient)
+        raise ConfigError(
+            'on_failure="raise" reads the result on the host, which a solver with fixed_steps=True never does; '
+            'use "warn" or "identity"'
+        )
     if torch.is_grad_enabled():
         value, estimate = rule.attach(f, z0, solver)
     else:
@@ -80,7 +88,7 @@ def fixed_point(
 
 
 def report_failures(estimate: Estimate, solver: Solver, on_failure: str) -> None:
-    """Warn or raise if samples did not converge, where that is asked for and the host may look."""
+    """Warn or raise if samples did not converge; do nothing where reading the result would synchronise the host."""
     if on_failure == "identity" or not stops_early(solver.fixed_steps):
         return
     lost = int((~estimate.converged).sum())
@@ -93,5 +101,5 @@ def report_failures(estimate: Estimate, solver: Solver, on_failure: str) -> None
     if on_failure == "raise":
         raise ConvergenceError(f"{found}; {remedy}")
     logger.info(found)
-    # The same words every time, so that Python shows them once and not at every step of a training run.
+    # The text holds no counts, so that Python shows the warning once and not at every training step.
     warnings.warn(f"some fixed points {stopped}, the report says which; {remedy}", ConvergenceWarning, stacklevel=3)

@@ -1,36 +1,38 @@
-"""How a fixed point is differentiated: a choice of its own, apart from how it is found.
+"""Gradient rules: how autograd differentiates a fixed point, whichever solver found it.
 
-Each rule takes f, a starting point and a solver, and returns the solver's estimate with the value f(z*) attached to
-the autograd graph in its own way.
+Each rule runs a solver on f from a starting point and attaches the value f(z*) to the autograd graph in its own way.
 """
 
 from __future__ import annotations
 
 import logging
-import re
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from localscale.equilibrium.solvers import Estimate, Function, Solver, stops_early
-from localscale.errors import ConfigError, GradientError, near_misses
+from localscale.equilibrium.solver import Estimate, Function, Solver, stops_early
+from localscale.equilibrium.solvers import SOLVERS
+from localscale.errors import ConfigError, GradientError
+from localscale.registry import choose
 
-__all__ = ["GRADIENTS", "Gradient", "Implicit", "Phantom", "Unrolled", "gradient_rule"]
+__all__ = ["GRADIENTS", "Gradient", "Implicit", "Phantom", "Unrolled"]
 
 logger = logging.getLogger(__name__)
 
 
-class Gradient(Protocol):
-    """What ``fixed_point`` asks of a gradient rule."""
+class Gradient(ABC):
+    """A rule that differentiates a fixed point."""
 
+    @abstractmethod
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
         """Solve from ``z0``; return the value with its gradient, and the solver's estimate."""
 
 
 @dataclass(frozen=True)
-class Implicit:
+class Implicit(Gradient):
     """The true gradient by the implicit function theorem, at memory independent of the number of steps.
 
     With J = ∂f/∂z at the equilibrium, dz = (1 − J)⁻¹ ∂f/∂θ dθ; backward solves the adjoint fixed point u = v + Jᵀu with
@@ -38,6 +40,10 @@ class Implicit:
     """
 
     adjoint: Solver | None = None
+
+    def __post_init__(self) -> None:
+        if self.adjoint is not None and not isinstance(self.adjoint, Solver):
+            object.__setattr__(self, "adjoint", choose("adjoint", self.adjoint, SOLVERS))
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
         """Solve without a graph, then attach one evaluation and its adjoint."""
@@ -54,7 +60,7 @@ class Implicit:
 
 
 @dataclass(frozen=True)
-class Phantom:
+class Phantom(Gradient):
     """Backpropagate through the last ``steps`` (damped) steps only: cheap, and not the gradient of the equilibrium."""
 
     steps: int = 1
@@ -77,7 +83,7 @@ class Phantom:
 
 
 @dataclass(frozen=True)
-class Unrolled:
+class Unrolled(Gradient):
     """Backpropagate through every step of the solver: memory grows with the steps."""
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
@@ -147,20 +153,4 @@ def _pull_back(f: Function | None, value: Tensor, point: Tensor) -> Function:
     return lambda u: torch.autograd.grad(value, point, u, retain_graph=True, materialize_grads=True)[0]
 
 
-GRADIENTS: dict[str, type[Implicit] | type[Phantom] | type[Unrolled]] = {
-    "implicit": Implicit,
-    "phantom": Phantom,
-    "unrolled": Unrolled,
-}
-
-
-def gradient_rule(gradient: str | Gradient) -> Gradient:
-    """A rule from its name: ``"implicit"``, ``"unrolled"``, ``"phantom"`` or ``"phantom(3)"``; a rule is itself."""
-    if not isinstance(gradient, str):
-        return gradient
-    counted = re.fullmatch(r"phantom\((\d+)\)", gradient)
-    if counted:
-        return Phantom(int(counted[1]))
-    if gradient not in GRADIENTS:
-        raise ConfigError(f"no gradient {gradient!r}: {near_misses(gradient, [*GRADIENTS, 'phantom(3)'])}")
-    return GRADIENTS[gradient]()
+GRADIENTS: dict[str, type[Gradient]] = {"implicit": Implicit, "phantom": Phantom, "unrolled": Unrolled}

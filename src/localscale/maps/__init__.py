@@ -1,6 +1,6 @@
 """What a local scaling is: monotone maps of [0,1]² and their algebra."""
 
-from localscale.maps.base import Composition, Map
+from localscale.maps.base import Composition, FamilyMap, Map
 from localscale.maps.build import FAMILIES, identity_map, map_from_logits, random_map, resampling_error
 from localscale.maps.grid import GridMap
 from localscale.maps.inverse import ExactInverse, RowwiseInverse
@@ -11,6 +11,7 @@ __all__ = [
     "FAMILIES",
     "Composition",
     "ExactInverse",
+    "FamilyMap",
     "GridMap",
     "Map",
     "MonotoneMap",

@@ -13,7 +13,7 @@ from localscale.conventions import lattice
 from localscale.errors import MapError, ShapeError
 from localscale.maps.monotone import MonotoneMap
 
-__all__ = ["Composition", "InverseMethod", "Map", "knot_pair"]
+__all__ = ["Composition", "FamilyMap", "InverseMethod", "Map", "knot_pair"]
 
 InverseMethod = Literal["exact", "rowwise"]
 
@@ -133,6 +133,50 @@ class Map(ABC):
         if points.shape[0] not in (1, self.batch):
             raise MapError(f"{points.shape[0]} sets of points came for {self.batch} maps; expected 1 or {self.batch}")
         return points.to(self.dtype).expand(self.batch, -1, -1).clamp(0, 1)
+
+
+class FamilyMap(Map):
+    """A map of a family in ``localscale.maps.FAMILIES``: one that raw parameters, or values on even knots, describe.
+
+    A canonicalizer learns maps of a family. Its network returns raw parameters, and its solver iterates on ``state``.
+    """
+
+    @classmethod
+    @abstractmethod
+    def from_logits(
+        cls, logits_x: Tensor, logits_y: Tensor, *, temperature: float = 1.0, guard: float | None = None
+    ) -> Self:
+        """Build maps from raw parameters along x and y; all zero gives the identity.
+
+        ``guard`` is the smallest Jacobian determinant to allow; ``None`` sets no limit.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def logit_shapes(knots: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of one map's raw parameters along x and y, for ``knots`` = (Nx, Ny)."""
+
+    @property
+    @abstractmethod
+    def knots(self) -> tuple[int, int]:
+        """Control points along x and y."""
+
+    @abstractmethod
+    def state(self) -> Tensor:
+        """Return the map's values on its knots as one vector per map, ``(B, D)``."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, state: Tensor, knots: tuple[int, int]) -> Self:
+        """Build maps from their ``state``."""
+
+    @abstractmethod
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """Return raw parameters that give this map back; 0 for the identity."""
+
+    @abstractmethod
+    def compose_resampled(self, inner: Self, *, guard: float | None = None) -> Self:
+        """Return l∘inner, re-sampled on l's own knots."""
 
 
 class Composition(Map):

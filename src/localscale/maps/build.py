@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from localscale.errors import MapError, near_misses
-from localscale.maps.base import Map, knot_pair
+from localscale.maps.base import FamilyMap, Map, knot_pair
 from localscale.maps.grid import GridMap, resample_to_grid
 from localscale.maps.separable import SeparableMap
 
 __all__ = ["FAMILIES", "family_of", "identity_map", "map_from_logits", "random_map", "resampling_error"]
 
-FAMILIES: dict[str, type[GridMap] | type[SeparableMap]] = {"grid": GridMap, "separable": SeparableMap}
+FAMILIES: dict[str, type[FamilyMap]] = {"grid": GridMap, "separable": SeparableMap}
 
 
-def family_of(name: str) -> type[GridMap] | type[SeparableMap]:
+def family_of(name: str) -> type[FamilyMap]:
     """The map class called ``name``."""
     if name not in FAMILIES:
         raise MapError(f"no family {name!r}: {near_misses(str(name), FAMILIES)}")
@@ -36,7 +36,7 @@ def identity_map(
     family: str = "grid",
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
-) -> GridMap | SeparableMap:
+) -> FamilyMap:
     """The map that moves nothing.
 
     >>> identity_map(2, family="separable").mean_displacement()
@@ -59,7 +59,7 @@ def random_map(
     temperature: float = 1.0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
-) -> GridMap | SeparableMap:
+) -> FamilyMap:
     """Maps whose raw parameters are uniform in [0, strength].
 
     Args:
@@ -96,7 +96,7 @@ def map_from_logits(
     family: str = "grid",
     guard: float | None = 0.1,
     temperature: float = 1.0,
-) -> GridMap | SeparableMap:
+) -> FamilyMap:
     """Maps from raw parameters: a softmax along the last axis makes increments, a running sum makes coordinates.
 
     For ``"grid"`` the shapes are ``(B, Ny, Nx − 1)``, one row of the lattice each, and ``(B, Nx, Ny − 1)``, one column

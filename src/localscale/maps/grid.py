@@ -8,7 +8,7 @@ from torch import Tensor
 
 from localscale.conventions import coordinates, lattice, xy_pair
 from localscale.errors import MapError
-from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
+from localscale.maps.base import Composition, FamilyMap, InverseMethod, Map, knot_pair
 from localscale.maps.folds import corner_determinants, guard_factor
 from localscale.maps.inverse import ExactInverse, RowwiseInverse
 from localscale.maps.monotone import displacements_from_logits, logits_from_displacements
@@ -16,7 +16,7 @@ from localscale.maps.monotone import displacements_from_logits, logits_from_disp
 __all__ = ["GridMap"]
 
 
-class GridMap(Map):
+class GridMap(FamilyMap):
     """A lattice of control points, rows increasing in x, columns increasing in y, bilinear in each cell.
 
     The map is held as the ``displacements`` ``(B, 2, Ny, Nx)`` of its control points from the even lattice (channel 0
@@ -63,7 +63,6 @@ class GridMap(Map):
 
     @staticmethod
     def logit_shapes(knots: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of one map's raw parameters along x and y, for ``knots`` = (Nx, Ny)."""
         return (knots[1], knots[0] - 1), (knots[0], knots[1] - 1)
 
     @property

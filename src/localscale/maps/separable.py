@@ -7,13 +7,13 @@ from torch import Tensor
 
 from localscale.conventions import coordinates
 from localscale.errors import MapError
-from localscale.maps.base import Composition, InverseMethod, Map, knot_pair
+from localscale.maps.base import Composition, FamilyMap, InverseMethod, Map, knot_pair
 from localscale.maps.monotone import MonotoneMap, displacements_from_logits, logits_from_displacements
 
 __all__ = ["SeparableMap"]
 
 
-class SeparableMap(Map):
+class SeparableMap(FamilyMap):
     """One increasing map per axis.
 
     Their Jacobians are diagonal and positive, hence symmetric positive definite and commuting, which are the
@@ -44,7 +44,6 @@ class SeparableMap(Map):
 
     @staticmethod
     def logit_shapes(knots: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shapes of one map's raw parameters along x and y, for ``knots`` = (Nx, Ny)."""
         return (knots[0] - 1,), (knots[1] - 1,)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from dec_configs import dec_config
 from safetensors.torch import load_file, save_file
 from tiny_hierarchical import HRVIT, RESFORMER, SMALLEST_HRVIT, TINY, images, shaken, tiny
 from torch.utils.flop_counter import FlopCounterMode
@@ -197,7 +198,7 @@ def test_weights_survive_a_file(name: str, tmp_path: Path):
 @pytest.mark.parametrize("mode", ["invariant", "equivariant"])
 def test_adapting_changes_nothing_at_first(name: str, site: str, mode: str):
     sites = ("input", site) if mode == "invariant" else (site,)
-    config = ls.DECConfig(sites=sites, mode=mode, **SMALL)
+    config = dec_config(sites=sites, mode=mode, **SMALL)
     model = ls.testing.assert_identity_at_init(tiny(name).eval(), config, images(), input_size=(3, 48, 64))
     assert list(model.canonicalizers) == list(sites)
 

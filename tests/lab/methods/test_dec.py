@@ -9,7 +9,8 @@ import torch
 from baseline_inputs import LABELS, cnn, cross_entropy, dec, draws, images, randomise, vit
 from torch import Tensor, nn
 
-from localscale.canonicalizer import DECConfig, SiteReport
+from localscale.canonicalizer import DECConfig, Descent, SiteReport
+from localscale.equilibrium import Anderson
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, FineTune, RandomScaling
 from localscale.lab.methods.dec import map_prior, site_scalars, supervision_error
@@ -17,7 +18,7 @@ from localscale.maps import GridMap, SeparableMap, identity_map, random_map
 from localscale.maps.monotone import MonotoneMap
 from localscale.warp import unscale
 
-EACH_UPDATE = pytest.mark.parametrize("update", ["direct", "compose", "gradient"])
+EACH_UPDATE = pytest.mark.parametrize("update", ["direct", "compose", "descent"])
 EACH_FAMILY = pytest.mark.parametrize("family", ["grid", "separable"])
 
 
@@ -252,10 +253,9 @@ def test_settings_that_cannot_work_are_refused(settings: dict, text: str):
 
 
 def test_the_configuration_is_what_the_settings_say():
-    config = DEC(sites=("input", "blocks.0"), knots=(6, 4), update="gradient", solver_steps=9, step_size=0.25).config()
-    assert (config.knots_at(0), config.knots_at(1), config.step_size) == ((6, 6), (4, 4), 0.25)
-    solver = config.make_solver()
-    assert (solver.max_steps, solver.fixed_steps) == (9, True), "nothing waits for the GPU"
+    config = DEC(sites=("input", "blocks.0"), knots=(6, 4), update="descent", solver_steps=9, step_size=0.25).config()
+    assert (config.knots_at(0), config.knots_at(1), config.update) == ((6, 6), (4, 4), Descent(0.25))
+    assert config.solver == Anderson(9, 1e-3, fixed_steps=True)
     assert DEC(sites=("input", "blocks.0"), knots=(5,)).config().knots_at(1) == (5, 5)
 
 

@@ -21,7 +21,7 @@ METHODS: dict[str, Method] = {
     "Canon": Canon(configurations=9),
     "DEC": dec(sites=("input", "blocks.0")),
     "DEC, separable": dec(family="separable", update="compose"),
-    "Optim": dec(update="gradient", gradient="unrolled"),
+    "Optim": dec(update="descent", gradient="unrolled"),
 } | RANDOM
 EACH = pytest.mark.parametrize("name", METHODS)
 INDEX = torch.tensor([4, 11, 7])

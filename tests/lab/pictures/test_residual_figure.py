@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from dec_configs import dec_config
 from tiny_recipes import tiny, write_backbone, write_digits
 
 import localscale as ls
@@ -29,7 +30,7 @@ def moving_model(**settings) -> ls.AdaptedModel:
     """Two sites with heads that are not zero, so that there is something to solve for."""
     torch.manual_seed(0)
     base = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(8, 4, 3), torch.nn.Flatten())
-    config = ls.DECConfig(sites=("input", "1"), knots=4, channels=(8,), resolution=16, **settings)
+    config = dec_config(sites=("input", "1"), knots=4, channels=(8,), resolution=16, **settings)
     model = ls.adapt(base, config, input_size=(3, 32, 32))
     for canonicalizer in model.canonicalizers.values():
         for head in (canonicalizer.network.to_x, canonicalizer.network.to_y):

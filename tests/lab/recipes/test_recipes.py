@@ -120,7 +120,7 @@ def test_methods_are_those_of_the_paper():
         dec, optim = methods[task, "dec"], methods[task, "optim"]
         assert (dec.update, dec.channels, dec.sites) == ("direct", (64, 128), ("input", "blocks.0"))
         assert (dec.supervision, dec.prior, dec.gradient) == (0, 0, "implicit")
-        assert (optim.update, optim.gradient) == ("gradient", "unrolled")
+        assert (optim.update, optim.gradient) == ("descent", "unrolled")
     assert methods["objects", "dec"].sites == ("input", "backbone.blocks.0")
     assert methods["objects", "dec_compose"].supervision == 1
 

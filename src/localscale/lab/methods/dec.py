@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel, adapt
-from localscale.canonicalizer import DECConfig, SiteReport
+from localscale.canonicalizer import UPDATES, ConvNetwork, DECConfig, Descent, SiteReport
 from localscale.canonicalizer.site import INPUT
 from localscale.conventions import lattice
+from localscale.equilibrium import GRADIENTS, SOLVERS
 from localscale.errors import ConfigError
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.methods.method import Criterion, Method, check_mode
 from localscale.lab.randomness import Draws
 from localscale.maps.base import Map
+from localscale.registry import choose
 from localscale.warp import unscale
 
 __all__ = ["DEC", "map_prior", "site_scalars", "supervision_error"]
@@ -27,7 +29,7 @@ POINTS = 16  # maps are compared on a lattice of so many points a side
 
 @dataclass(frozen=True)
 class DEC(Method):
-    """Deep equilibrium canonicalizers at ``sites``; with ``update="gradient"`` it is Optim.
+    """Deep equilibrium canonicalizers at ``sites``; with ``update="descent"`` it is Optim.
 
     Equivariance supervision needs no labels: scale the image by a known g and compare h(S(I; g)) with g∘h(I).
     """
@@ -38,7 +40,7 @@ class DEC(Method):
     """Control points along an axis, one for all sites or one per site."""
     family: Literal["grid", "separable"] = "grid"
     """Which maps."""
-    update: Literal["direct", "compose", "gradient"] = "direct"
+    update: Literal["direct", "compose", "descent"] = "direct"
     """The paper's DEC, the equivariant update, or a step of an inner optimisation."""
     mode: Literal["invariant", "equivariant"] = "invariant"
     """Whether features, and masks at the input, are scaled back after what follows."""
@@ -55,7 +57,7 @@ class DEC(Method):
     solver_steps: int = 6
     """Evaluations per solve, always all of them: nothing waits for the GPU."""
     step_size: float = 1.0
-    """η of update gradient."""
+    """η of update descent."""
     gradient: str = "implicit"
     """implicit, phantom(k) or unrolled."""
     supervision: float = 0.0
@@ -73,18 +75,13 @@ class DEC(Method):
             sites=self.sites,
             knots=self.knots[0] if len(self.knots) == 1 else self.knots,
             family=self.family,
-            update=self.update,
+            update=Descent(self.step_size) if self.update == "descent" else choose("update", self.update, UPDATES),
             mode=self.mode,
             source=self.source,
-            channels=self.channels,
-            resolution=self.resolution,
+            network=ConvNetwork(self.channels, self.resolution),
             temperature=self.temperature,
-            solver=self.solver,
-            max_steps=self.solver_steps,
-            tolerance=1e-3,
-            step_size=self.step_size,
-            gradient=self.gradient,
-            fixed_steps=True,
+            solver=SOLVERS[self.solver](max_steps=self.solver_steps, tolerance=1e-3, fixed_steps=True),  # type: ignore[call-arg]
+            gradient=choose("gradient", self.gradient, GRADIENTS),
             detached=(INPUT,) if self.detached else (),
         )
 

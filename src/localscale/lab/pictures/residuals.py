@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from localscale.adaptation import AdaptedModel
-from localscale.equilibrium import Anderson, Estimate, Picard, relative_residual
-from localscale.equilibrium.solvers import Function
+from localscale.equilibrium import Estimate, Solver, relative_residual
+from localscale.equilibrium.solver import Function
 from localscale.errors import CheckpointError, ConfigError, ConvergenceWarning, ShapeError
 from localscale.lab.runs.answers import open_model
 from localscale.lab.runs.examples import open_examples
@@ -25,13 +26,13 @@ __all__ = ["RunResiduals", "residuals_of", "run_residuals"]
 BATCH = 16
 
 
-class RecordingSolver:
+class RecordingSolver(Solver):
     """A solver that records the residual of ``steps`` steps, whatever the tolerance, then solves as usual.
 
     Its estimate is the original solver's, so recording does not change the model's output.
     """
 
-    def __init__(self, solver: Anderson | Picard, steps: int) -> None:
+    def __init__(self, solver: Any, steps: int) -> None:
         self.solver = solver
         self.longer = dataclasses.replace(solver, max_steps=steps, tolerance=0.0, fixed_steps=True)
         self.max_steps, self.tolerance, self.fixed_steps = solver.max_steps, solver.tolerance, solver.fixed_steps
@@ -84,7 +85,7 @@ def _recording(model: AdaptedModel, steps: int) -> Iterator[dict[str, RecordingS
     found = {site: RecordingSolver(canonicalizer.solver, steps) for site, canonicalizer in canonicalizers.items()}
     try:
         for site, recording in found.items():
-            canonicalizers[site].solver = recording  # type: ignore[assignment]
+            canonicalizers[site].solver = recording
         yield found
     finally:
         for site, recording in found.items():

@@ -84,7 +84,7 @@ def direct(sites: tuple[str, ...]) -> DEC:
 
 def optim(sites: tuple[str, ...]) -> DEC:
     """Return Optim: the sites and steps of ``direct``, each step a gradient step of a learned energy, unrolled."""
-    return dataclasses.replace(direct(sites), update="gradient", gradient="unrolled")
+    return dataclasses.replace(direct(sites), update="descent", gradient="unrolled")
 
 
 def supervised(strength: float) -> DEC:
