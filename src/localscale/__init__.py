@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from localscale.equilibrium import Anderson, Implicit, Phantom, Picard, Solution, Unrolled, fixed_point
     from localscale.heads import Segmenter, segmenter
     from localscale.layouts import Tokens
-    from localscale.maps import identity_map, map_from_logits, random_map
+    from localscale.maps import identity_map, map_from_logits, map_from_scales, random_map
     from localscale.warp import scale, unscale
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "heads",
     "identity_map",
     "map_from_logits",
+    "map_from_scales",
     "maps",
     "metrics",
     "random_map",
@@ -77,7 +78,7 @@ HOMES = {
     "equilibrium": ("Anderson", "Implicit", "Phantom", "Picard", "Solution", "Unrolled", "fixed_point"),
     "heads": ("Segmenter", "segmenter"),
     "layouts": ("Tokens",),
-    "maps": ("identity_map", "map_from_logits", "random_map"),
+    "maps": ("identity_map", "map_from_logits", "map_from_scales", "random_map"),
     "warp": ("scale", "unscale"),
 }
 

@@ -6,6 +6,7 @@ from localscale.maps.grid import GridMap
 from localscale.maps.inverse import ExactInverse, RowwiseInverse
 from localscale.maps.monotone import MonotoneMap
 from localscale.maps.separable import SeparableMap
+from localscale.maps.similarity import map_from_scales
 
 __all__ = [
     "FAMILIES",
@@ -19,6 +20,7 @@ __all__ = [
     "SeparableMap",
     "identity_map",
     "map_from_logits",
+    "map_from_scales",
     "random_map",
     "resampling_error",
 ]

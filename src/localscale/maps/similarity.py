@@ -1,0 +1,200 @@
+"""The grid map nearest to a similarity: a field of ratios becomes a map, by least squares.
+
+Along x the displacements u of the control points minimise, with the sides of the square held in place,
+
+    Σ (w + κ) [(∂ₓδₓ − T)² + β (∂ᵧδₓ)²]
+
+over the edges of the lattice, and the same with the axes exchanged along y. T is the ratio and w its weight; T is 1
+where w is 0. κ is the stiffness of the background. The term with β keeps things from being sheared. Each axis is one
+symmetric positive definite system of Ny·(Nx − 2) unknowns per map, block tridiagonal in the columns of the lattice:
+it is eliminated block by block, without a library call and without host synchronisation, so it can be compiled,
+exported and recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localscale.conventions import coordinates
+from localscale.errors import MapError
+from localscale.maps.base import knot_pair
+from localscale.maps.grid import GridMap
+
+__all__ = ["map_from_scales"]
+
+UNSEEN = 1e-4  # a ratio whose weight is far below this counts as 1
+
+
+def map_from_scales(
+    scale: Tensor,
+    weight: Tensor,
+    *,
+    knots: int | tuple[int, int] = 14,
+    background: float = 0.02,
+    shear: float = 1.0,
+    guard: float | None = 0.1,
+) -> GridMap:
+    """Return the grid maps whose local scale is nearest to ``scale`` where ``weight`` is large.
+
+    The sides of the square stay in place, so only ratios between parts of one image can be met: what surrounds a part
+    that is read smaller is read larger. Zero weights give the identity, and so does one ratio with one weight
+    everywhere. Where ``scale`` is not a positive finite number, or ``weight`` is negative or not finite, the weight
+    counts as 0. Differentiable in both fields.
+
+    Convention: the fields cover the image as pixels do, corners on corners; see ``localscale.conventions``.
+
+    Args:
+        scale: the wanted local scale √det ∂l/∂p, ``(B, h, w)``, float32 or float64.
+        weight: how much each value matters, ``(B, h, w)``, usually between 0 and 1.
+        knots: control points along an axis, or a pair (along x, along y).
+        background: κ, the stiffness of what does not matter; larger values give gentler maps.
+        shear: β, the weight of keeping lines straight.
+        guard: smallest Jacobian determinant to allow; ``None`` lets the maps fold.
+
+    >>> weight = torch.zeros(1, 14, 14)
+    >>> weight[:, 5:9, 5:9] = 1
+    >>> m = map_from_scales(torch.full_like(weight, 0.5), weight)
+    >>> bool((m.local_scale(torch.tensor([[[0.5, 0.5]]])) - 0.5).abs() < 0.05)
+    True
+    """
+    columns, rows = knot_pair(knots)
+    _check(scale, weight, background, shear)
+    seen = torch.isfinite(scale) & (scale > 0) & torch.isfinite(weight) & (weight > 0)
+    scale, weight = torch.where(seen, scale, 1), torch.where(seen, weight, 0)
+    along_x = _solve_axis(scale, weight, rows, columns, background, shear)
+    along_y = _solve_axis(scale.transpose(1, 2), weight.transpose(1, 2), columns, rows, background, shear)
+    return GridMap(torch.stack((along_x, along_y.transpose(1, 2)), dim=1)).guarded(guard)
+
+
+def _check(scale: Tensor, weight: Tensor, background: float, shear: float) -> None:
+    if scale.dim() != 3 or scale.shape != weight.shape or 0 in scale.shape:
+        raise MapError(
+            f"scale has shape {tuple(scale.shape)} and weight {tuple(weight.shape)}; "
+            "expected (batch, height, width) twice"
+        )
+    if scale.dtype not in (torch.float32, torch.float64) or weight.dtype != scale.dtype:
+        raise MapError(f"scale is {scale.dtype} and weight {weight.dtype}; expected float32 twice or float64 twice")
+    for name, value in (("background", background), ("shear", shear)):
+        if not 0 < value < math.inf:
+            raise MapError(f"{name} is {value}; expected a positive number")
+
+
+def _solve_axis(scale: Tensor, weight: Tensor, rows: int, columns: int, background: float, shear: float) -> Tensor:
+    """The control points' displacements along the last axis, ``(B, rows, columns)``."""
+    along, across = columns - 1, rows - 1
+    if along == 1:  # the two ends of each line are held in place: nothing can move
+        return scale.new_zeros(scale.shape[0], rows, columns)
+    options: dict[str, Any] = {"dtype": scale.dtype, "device": scale.device}
+    knots_x, knots_y = coordinates(columns, **options), coordinates(rows, **options)
+    middle_x, middle_y = (knots_x[1:] + knots_x[:-1]) / 2, (knots_y[1:] + knots_y[:-1]) / 2
+    # Horizontal edges hold the ratios, vertical ones the shear. Weights are averaged; ratios are averaged by weight.
+    strength = _read(weight, knots_y, middle_x)
+    excess = _read(weight * (scale - 1), knots_y, middle_x)
+    stiffness = strength + background
+    force = along * stiffness * excess / (strength + UNSEEN)
+    vertical = shear * across**2 * (_read(weight, middle_y, knots_x[1:-1]) + background)
+    inner, _ = _LatticeSolve.apply(along**2 * stiffness, vertical, force[..., :-1] - force[..., 1:])
+    return F.pad(inner, (1, 1))
+
+
+def _read(field: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """The field ``(B, h, w)`` at every pair of ``y`` and ``x`` in [0,1], linear in between, ``(B, len(y), len(x))``."""
+    return _interpolation(y, field.shape[1]) @ field @ _interpolation(x, field.shape[2]).T
+
+
+def _interpolation(places: Tensor, size: int) -> Tensor:
+    """Row k holds the weights of linear interpolation at ``places[k]`` between ``size`` samples."""
+    samples = torch.arange(size, dtype=places.dtype, device=places.device)
+    return (1 - (places[:, None] * (size - 1) - samples).abs()).clamp_min(0)
+
+
+class _LatticeSolve(torch.autograd.Function):
+    """The displacements u ``(B, r, n)`` at which the springs of a lattice, held at its left and right, are at rest.
+
+    ``horizontal`` ``(B, r, n + 1)`` and ``vertical`` ``(B, r − 1, n)`` are the springs' stiffnesses and ``force``
+    ``(B, r, n)`` pulls at the nodes: u solves A u = force, where A sums stiffness · e eᵀ over the edges e.
+    """
+
+    @staticmethod
+    def forward(horizontal: Tensor, vertical: Tensor, force: Tensor) -> tuple[Tensor, Tensor]:
+        inverses = _block_inverses(horizontal, vertical)
+        return _solve(inverses, horizontal, vertical, force), inverses
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keep the elimination for the backward pass."""
+        horizontal, vertical, _ = inputs
+        found, inverses = output
+        ctx.mark_non_differentiable(inverses)
+        ctx.save_for_backward(horizontal, vertical, found, inverses)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A is symmetric, so the adjoint v solves A v = gradient, and ∂/∂stiffness = −(eᵀu)(eᵀv)."""
+        horizontal, vertical, found, inverses = ctx.saved_tensors
+        adjoint = _solve(inverses, horizontal, vertical, gradient)
+        return -_differences(found) * _differences(adjoint), -found.diff(dim=1) * adjoint.diff(dim=1), adjoint
+
+
+def _differences(u: Tensor) -> Tensor:
+    """Differences along the last axis, the held ends included, ``(B, r, n)`` to ``(B, r, n + 1)``."""
+    return F.pad(u, (1, 1)).diff(dim=2)
+
+
+def _apply(horizontal: Tensor, vertical: Tensor, u: Tensor) -> Tensor:
+    """A u."""
+    along, across = horizontal * _differences(u), F.pad(vertical * u.diff(dim=1), (0, 0, 1, 1))
+    return -along.diff(dim=2) - across.diff(dim=1)
+
+
+def _block_inverses(horizontal: Tensor, vertical: Tensor) -> Tensor:
+    """The inverses ``(B, n, r, r)`` of the diagonal blocks, one per column, after elimination of the columns before."""
+    around = F.pad(vertical, (0, 0, 1, 1))
+    diagonal = horizontal[..., :-1] + horizontal[..., 1:] + around[:, :-1] + around[:, 1:]
+    inverses: list[Tensor] = []
+    for column in range(diagonal.shape[2]):
+        springs = vertical[..., column]
+        block = torch.diag_embed(diagonal[..., column])
+        block = block - torch.diag_embed(springs, 1) - torch.diag_embed(springs, -1)
+        if inverses:
+            link = horizontal[..., column]
+            block = block - link[:, :, None] * inverses[-1] * link[:, None, :]
+        inverses.append(_invert(block))
+    return torch.stack(inverses, dim=1)
+
+
+def _invert(matrix: Tensor) -> Tensor:
+    """Invert symmetric positive definite matrices ``(B, r, r)`` by sweeping their pivots, scaled to a unit diagonal."""
+    scale = matrix.diagonal(dim1=1, dim2=2).rsqrt()
+    scale = scale[:, :, None] * scale[:, None, :]
+    swept, unit = matrix * scale, torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for pivot in range(matrix.shape[-1]):
+        line = swept[:, :, pivot] - unit[pivot]
+        swept = swept - line[:, :, None] * (line / swept[:, pivot, pivot, None])[:, None, :]
+    return (2 * unit - swept) * scale
+
+
+def _solve(inverses: Tensor, horizontal: Tensor, vertical: Tensor, force: Tensor) -> Tensor:
+    """A⁻¹ force, refined once, so that float32 is as accurate as its residual."""
+    found = _substitute(inverses, horizontal, force)
+    return found + _substitute(inverses, horizontal, force - _apply(horizontal, vertical, found))
+
+
+def _substitute(inverses: Tensor, horizontal: Tensor, force: Tensor) -> Tensor:
+    """Forward and back substitution, column by column."""
+    columns = list(force.unbind(dim=2))
+    solved = [_times(inverses[:, 0], columns[0])]
+    for index in range(1, len(columns)):
+        solved.append(_times(inverses[:, index], columns[index] + horizontal[..., index] * solved[-1]))
+    for index in range(len(columns) - 2, -1, -1):
+        solved[index] = solved[index] + _times(inverses[:, index], horizontal[..., index + 1] * solved[index + 1])
+    return torch.stack(solved, dim=2)
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector[:, :, None])[:, :, 0]
