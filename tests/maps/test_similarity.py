@@ -113,6 +113,7 @@ def test_gradients():
     assert gradcheck(lambda s, w: map_from_scales(s, w, knots=(4, 3)).displacements, (scale, weight))
 
 
+@pytest.mark.slow
 def test_compiled_in_one_graph_it_is_the_same():
     scale, weight = fields(2, 6, 6, dtype=torch.float32)
     compiled = torch.compile(lambda s, w: map_from_scales(s, w, knots=3).displacements, fullgraph=True)
