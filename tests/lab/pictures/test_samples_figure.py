@@ -31,7 +31,7 @@ def write(kind: str, members: int, out: Path) -> Path:
 
 
 def test_a_block_for_each_dataset(tmp_path: Path):
-    read = [read_samples(str(write(kind, 7, tmp_path / kind)), scenes=2, columns=4) for kind in RECORDS]
+    read = [read_samples(str(write(kind, 7, tmp_path / kind)), groups=2, columns=4) for kind in RECORDS]
     axis = draw_samples(read).axes[0]
     levels = [int(np.asarray(image.get_array())[0, 0, 0]) for image in axis.images]
     assert levels == [0, 2, 4, 6, 40, 42, 44, 46] * 3, "both ends and what lies between"
@@ -44,7 +44,7 @@ def test_a_block_for_each_dataset(tmp_path: Path):
 
 
 def test_images_keep_their_shape_and_stay_on_the_page(tmp_path: Path):
-    figure = draw_samples([read_samples(str(write("imagenet", 2, tmp_path / "a")), scenes=3, columns=4)])
+    figure = draw_samples([read_samples(str(write("imagenet", 2, tmp_path / "a")), groups=3, columns=4)])
     width, height = figure.get_size_inches()
     for image in figure.axes[0].images:
         left, right, low, high = image.get_extent()
@@ -53,8 +53,8 @@ def test_images_keep_their_shape_and_stay_on_the_page(tmp_path: Path):
         assert 0 < low < high < height
 
 
-def test_scenes_of_one_image_are_named_under_each(tmp_path: Path):
-    name, rows = read_samples(f"my numbers={write('mnist', 1, tmp_path / 'a')}", scenes=1, columns=3)
+def test_groups_of_one_image_are_named_under_each(tmp_path: Path):
+    name, rows = read_samples(f"my numbers={write('mnist', 1, tmp_path / 'a')}", groups=1, columns=3)
     assert (name, len(rows), len(rows[0])) == ("my numbers", 1, 3)
     rows[0][1].captions[0] = ("008", "")
     words = [text.get_text() for text in draw_samples([(name, rows)]).axes[0].texts]
@@ -62,7 +62,7 @@ def test_scenes_of_one_image_are_named_under_each(tmp_path: Path):
 
 
 def test_a_folder_with_an_equals_sign_is_a_folder(tmp_path: Path):
-    assert read_samples(str(write("mnist", 2, tmp_path / "a=b")), scenes=1, columns=2)[0] == "locally scaled MNIST"
+    assert read_samples(str(write("mnist", 2, tmp_path / "a=b")), groups=1, columns=2)[0] == "locally scaled MNIST"
 
 
 @pytest.mark.parametrize("form", ["png", "svg", "pdf"])
@@ -76,7 +76,7 @@ def test_bad_input_is_a_sentence(tmp_path: Path):
     folder = str(write("mnist", 2, tmp_path / "mnist"))
     with pytest.raises(SystemExit, match=r"no dataset\.json in .*gone; expected a folder written by"):
         main(["figure", "samples", "--data", folder, str(tmp_path / "gone")])
-    with pytest.raises(SystemExit, match="scenes and columns are 2 and 0; expected at least 1 each"):
+    with pytest.raises(SystemExit, match="groups and columns are 2 and 0; expected at least 1 each"):
         main(["figure", "samples", "--data", folder, "--columns", "0"])
     with pytest.raises(SystemExit, match=r"ends in nothing; expected \.png, \.pdf, \.svg"):
         main(["figure", "samples", "--data", folder, "--out", str(tmp_path / "picture")])

@@ -1,4 +1,4 @@
-"""A contact sheet of a written dataset: a scene per row, its scales side by side, masks below, a caption under each."""
+"""A contact sheet of a written dataset: one row per group of images that differ in scale only, with masks below."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ class Cell:
     captions: list[tuple[str, str]]
 
 
-def contact_sheet(root: str | Path, *, scenes: int = 6, columns: int = 8) -> Image.Image:
-    """The first ``scenes`` scenes of the dataset in ``root``, at most ``columns`` images of each.
+def contact_sheet(root: str | Path, *, groups: int = 6, columns: int = 8) -> Image.Image:
+    """Draw the first ``groups`` groups of the dataset in ``root``, at most ``columns`` images of each.
 
-    Scenes of a single image are shown side by side. Masks are drawn in one colour per class, the background white.
+    Groups of a single image are drawn side by side. Masks have one colour per class and a white background.
     """
-    _check(scenes, columns)
+    _check(groups, columns)
     dataset = WrittenDataset(root)
-    rows = read_rows(dataset, scenes=scenes, columns=columns)
+    rows = read_rows(dataset, groups=groups, columns=columns)
     for cell in (cell for row in rows for cell in row):
         for picture, how in zip(cell.pictures, (LANCZOS, *(NEAREST for _ in MASKS)), strict=False):
             picture.thumbnail((CELL, CELL), how)
     return _draw(rows, _title(dataset, len(dataset.groups())))
 
 
-def read_rows(dataset: WrittenDataset, *, scenes: int, columns: int) -> list[list[Cell]]:
-    """The first ``scenes`` scenes, a row each; scenes of a single image share rows.
+def read_rows(dataset: WrittenDataset, *, groups: int, columns: int) -> list[list[Cell]]:
+    """Read the first ``groups`` groups, one per row; groups of a single image share rows.
 
-    Of a scene with more than ``columns`` images the ends are shown, and what lies evenly between.
+    Of a group with more than ``columns`` images, the first, the last and evenly spaced ones between them are read.
     """
-    _check(scenes, columns)
-    groups = list(dataset.groups().values())
-    if not groups:
-        raise DataError(f"{dataset.root} holds no image: all {len(dataset.skipped)} items were skipped")
-    if all(len(group) == 1 for group in groups):
-        flat = [group[0] for group in groups[: scenes * columns]]
+    _check(groups, columns)
+    members = list(dataset.groups().values())
+    if not members:
+        raise DataError(f"{dataset.root} contains no image: all {len(dataset.skipped)} items were skipped")
+    if all(len(group) == 1 for group in members):
+        flat = [group[0] for group in members[: groups * columns]]
         rows = [flat[start : start + columns] for start in range(0, len(flat), columns)]
     else:
-        rows = [_spread(group, columns) for group in groups[:scenes]]
+        rows = [_spread(group, columns) for group in members[:groups]]
     return [[_read_cell(dataset, position) for position in row] for row in rows]
 
 
-def _check(scenes: int, columns: int) -> None:
-    if scenes < 1 or columns < 1:
-        raise ConfigError(f"scenes and columns are {scenes} and {columns}; expected at least 1 each")
+def _check(groups: int, columns: int) -> None:
+    if groups < 1 or columns < 1:
+        raise ConfigError(f"groups and columns are {groups} and {columns}; expected at least 1 each")
 
 
 def _spread(group: list[int], columns: int) -> list[int]:
@@ -74,7 +74,7 @@ def _spread(group: list[int], columns: int) -> list[int]:
 
 def _title(dataset: WrittenDataset, groups: int) -> str:
     skipped = f", {len(dataset.skipped):,} items skipped" if dataset.skipped else ""
-    return f"{dataset.root.name}: {dataset.kind}, {len(dataset):,} images of {groups:,} scenes{skipped}"
+    return f"{dataset.root.name}: {dataset.kind}, {len(dataset):,} images in {groups:,} groups{skipped}"
 
 
 def _read_cell(dataset: WrittenDataset, position: int) -> Cell:
@@ -90,17 +90,16 @@ def _read_cell(dataset: WrittenDataset, position: int) -> Cell:
 
 
 def _captions(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is in the image and at which factor."""
+    """Return the lines of the caption: a name, and the scale factors if the record has them."""
     try:
         if "objects" in record:
             return [(thing["class"].replace("_", " "), f"x{thing['scale']:.2f}") for thing in record["objects"]]
         if "scales" in record:
             return [(f"{record['label']:03d}", ""), ("", "  ".join(f"x{scale:.2f}" for scale in record["scales"]))]
-        return [(str(record.get("class_name", record["label"])), f"x{record['scale']:.1f}")]
+        name = str(record.get("class_name", record.get("label", record["key"])))
+        return [(name, f"x{record['scale']:.1f}" if "scale" in record else "")]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"sample {record['key']} does not say what it shows ({error!r}); make the dataset again"
-        ) from error
+        raise DataError(f"sample {record['key']} has an invalid record ({error!r}); write the dataset again") from error
 
 
 def _colour(data: bytes) -> Image.Image:
@@ -116,7 +115,7 @@ def _colour(data: bytes) -> Image.Image:
 
 def _draw(rows: list[list[Cell]], title: str) -> Image.Image:
     font, heading = ImageFont.load_default(11), ImageFont.load_default(15)
-    # A picture's height differs between scenes, so each row is as high as it needs to be.
+    # Pictures of different groups differ in height, so each row has its own.
     tall = [max(picture.height for cell in row for picture in cell.pictures) for row in rows]
     heights = [
         max(len(cell.pictures) for cell in row) * (high + GAP) + max(len(cell.captions) for cell in row) * LINE + GAP

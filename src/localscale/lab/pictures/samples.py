@@ -22,13 +22,13 @@ NAME, TITLE, CAPTION = 0.26, 0.2, 0.15
 LONGEST = 22  # letters of a name beside a row
 
 
-def read_samples(given: str, *, scenes: int, columns: int) -> tuple[str, list[list[Cell]]]:
+def read_samples(given: str, *, groups: int, columns: int) -> tuple[str, list[list[Cell]]]:
     """Name and rows of the dataset in the folder ``given``; ``NAME=FOLDER`` gives it another name."""
     name, equals, folder = given.partition("=")
     if not equals or Path(given).is_dir():
         name, folder = "", given
     dataset = WrittenDataset(folder)
-    return name or TITLES.get(dataset.kind, dataset.kind), read_rows(dataset, scenes=scenes, columns=columns)
+    return name or TITLES.get(dataset.kind, dataset.kind), read_rows(dataset, groups=groups, columns=columns)
 
 
 def draw_samples(datasets: list[tuple[str, list[list[Cell]]]]) -> Any:

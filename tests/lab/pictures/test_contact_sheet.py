@@ -32,28 +32,34 @@ def write(kind: str, members: int, out: Path, size: int = 5) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "pictures"), [("mnist", 1), ("objects", 2), ("imagenet", 2)])
-def test_a_scene_per_row(kind: str, pictures: int, tmp_path: Path) -> None:
-    sheet = contact_sheet(write(kind, 3, tmp_path / "out"), scenes=4)
+def test_a_group_per_row(kind: str, pictures: int, tmp_path: Path) -> None:
+    sheet = contact_sheet(write(kind, 3, tmp_path / "out"), groups=4)
     assert sheet.width == max(480, 3 * (CELL + GAP) + GAP)
     rows = (sheet.height - 30) // 4
     assert rows > pictures * (64 + GAP)
     pixels = np.asarray(sheet)
-    middle = 30 + rows + 64 // 2  # of the second scene's picture, which is grey 40
+    middle = 30 + rows + 64 // 2  # of the second group's picture, which is grey 40
     assert pixels[middle, GAP + CELL // 2].tolist() == [40, 40, 40]
 
 
 def test_single_images_side_by_side(tmp_path: Path) -> None:
-    sheet = contact_sheet(write("mnist", 1, tmp_path / "out"), scenes=2, columns=4)
+    sheet = contact_sheet(write("mnist", 1, tmp_path / "out"), groups=2, columns=4)
     assert sheet.width == 4 * (CELL + GAP) + GAP
     assert (sheet.height - 30) % 2 == 0
 
 
+def test_a_dataset_without_labels_and_scales(tmp_path: Path) -> None:
+    made = [Sample("key", {"png": encode_image(np.zeros((8, 8, 3), np.uint8))}, {"group": 0})]
+    generate(Job("mine", 1, {}, [Stage("make", lambda: lambda index: made)]), tmp_path / "out")
+    assert contact_sheet(tmp_path / "out").height > 30
+
+
 def test_a_dataset_without_images(tmp_path: Path) -> None:
     generate(Job("toy", 3, {}, [Stage("skip", lambda: lambda index: Skip("no"))]), tmp_path)
-    with pytest.raises(DataError, match="holds no image: all 3 items were skipped"):
+    with pytest.raises(DataError, match="contains no image: all 3 items were skipped"):
         contact_sheet(tmp_path)
 
 
 def test_wrong_numbers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="scenes and columns are 0 and 8"):
-        contact_sheet(tmp_path, scenes=0)
+    with pytest.raises(ConfigError, match="groups and columns are 0 and 8"):
+        contact_sheet(tmp_path, groups=0)
