@@ -1,4 +1,4 @@
-"""Small meshes, panoramas and scenes that tests make, and where the real ones lie."""
+"""Small meshes and panoramas for tests, and the folders of real ones."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ needs_samples = pytest.mark.skipif(
 
 
 def plain_mesh(shape: trimesh.Trimesh, colour: tuple[float, float, float] = (0.5, 0.5, 0.5)) -> Mesh:
-    """A shape of one colour, standing on the ground as loaded meshes do."""
+    """Return a shape of one colour that stands on the ground as loaded meshes do."""
     vertices = shape.vertices - [*shape.bounds.mean(axis=0)[:2], shape.bounds[0, 2]]
     return Mesh(
         vertices=vertices.astype(np.float32),
@@ -34,6 +34,7 @@ def plain_mesh(shape: trimesh.Trimesh, colour: tuple[float, float, float] = (0.5
         material_of=np.zeros(len(shape.faces), dtype=np.int32),
         texel_density=None,
         notes=(),
+        digest="",
     )
 
 
@@ -42,7 +43,7 @@ def even_sky(light: float = 1.0, *, height: int = 32) -> Panorama:
 
 
 def sunny_sky(sun: tuple[float, float, float], *, height: int = 64, strength: float = 3000.0) -> Panorama:
-    """A dim sky with one bright patch around the direction ``sun``."""
+    """Return a dim sky with a bright patch in the direction ``sun``."""
     looks, _ = directions_of(height, 2 * height)
     direction = np.array(sun) / np.linalg.norm(sun)
     radiance = np.full((height, 2 * height, 3), 0.2)
@@ -51,7 +52,7 @@ def sunny_sky(sun: tuple[float, float, float], *, height: int = 64, strength: fl
 
 
 class MadeAssets:
-    """Assets that never touch a disk."""
+    """Assets in memory."""
 
     def __init__(self, meshes: dict[str, Mesh], panoramas: dict[str, Panorama]) -> None:
         self._meshes = {name: (mesh, build_tree(mesh)) for name, mesh in meshes.items()}
@@ -83,7 +84,7 @@ def write_glb(path: Path, shape: trimesh.Trimesh | trimesh.Scene) -> Path:
 
 
 def write_obj(path: Path, *, material: str | None = "model.mtl", texture: str = "texture.png") -> Path:
-    """A textured square tent as OBJ, with its material file beside it; the texture is the caller's."""
+    """Write a textured tetrahedron as OBJ with a material file beside it; the caller writes the texture."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [] if material is None else [f"mtllib {material}"]
     lines += ["v 0 0 0", "v 1 0 0", "v 0 1 0", "v 0 0 1", "vt 0 0", "vt 1 0", "vt 0 1", "vt 1 1"]

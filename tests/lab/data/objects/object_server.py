@@ -1,4 +1,4 @@
-"""A server on this machine that answers as Gazebo Fuel and Poly Haven do, and misbehaves on request."""
+"""A local server that imitates Gazebo Fuel and Poly Haven, and fails on request."""
 
 import hashlib
 import io
@@ -50,10 +50,10 @@ def panorama_bytes(seed: int) -> bytes:
 
 
 class Server:
-    """``with Server() as server:`` serves ``models`` and ``panoramas``; ``server.seen`` counts what was asked for.
+    """``with Server() as server:`` serves ``models`` and ``panoramas``; ``server.seen`` counts the requests.
 
-    ``faults`` maps a path to what happens there: a list with an entry per request, each a status code, ``"cut"`` (the
-    connection ends too early), ``"swap"`` (other bytes of the same length), or None for the right answer.
+    ``faults`` maps a path to a list with one entry per request: a status code, ``"cut"`` (the connection ends too
+    early), ``"swap"`` (other bytes of the same length), or None for the right answer.
     """
 
     def __init__(self, models: int = 5, panoramas: int = 3, page: int = 2) -> None:

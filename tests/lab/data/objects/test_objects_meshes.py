@@ -1,4 +1,4 @@
-"""Meshes from files: where they stand, what they are made of, and every way they can be broken."""
+"""Meshes from files: position, materials, and broken files."""
 
 import json
 import struct
@@ -10,9 +10,9 @@ from object_inputs import MESHES, needs_samples, textured_box, write_glb, write_
 from PIL import Image
 
 from localscale.errors import DataError
-from localscale.lab.data.objects.catalog import fingerprint, read_meshes
+from localscale.lab.data.objects.catalog import checksum, read_meshes
 from localscale.lab.data.objects.materials import GREY
-from localscale.lab.data.objects.meshes import class_name, load_mesh, read_mesh
+from localscale.lab.data.objects.meshes import class_name, load_mesh
 from localscale.lab.data.objects.textures import build_texture, decode_srgb, encode_srgb, sample_texture
 
 
@@ -21,13 +21,12 @@ def save_texture(path, colour=(200, 100, 50)):
     Image.new("RGB", (8, 8), colour).save(path)
 
 
-# Where it stands
+# Position
 
 
-@pytest.mark.parametrize("shift", [(0, 0, 0), (3.0, -2.0, 7.5)])
-def test_stands_on_the_ground_and_is_centred(tmp_path, shift):
+def test_a_mesh_stands_on_the_ground_and_is_centred(tmp_path):
     box = textured_box((0.2, 0.1, 0.3))
-    box.apply_translation(shift)
+    box.apply_translation((3.0, -2.0, 7.5))
     mesh = load_mesh(write_glb(tmp_path / "box.glb", box))
     np.testing.assert_allclose(mesh.vertices.min(axis=0), [-0.1, -0.05, 0], atol=1e-6)
     np.testing.assert_allclose(mesh.vertices.max(axis=0), [0.1, 0.05, 0.3], atol=1e-6)
@@ -35,7 +34,7 @@ def test_stands_on_the_ground_and_is_centred(tmp_path, shift):
     assert mesh.notes == ()
 
 
-def test_y_up_is_turned_and_not_mirrored(tmp_path):
+def test_y_up_is_rotated_and_not_mirrored(tmp_path):
     tetrahedron = trimesh.Trimesh(
         [[0, 0, 0], [1, 0, 0], [0, 2, 0], [0, 0, 3.0]], [[0, 2, 1], [0, 1, 3], [1, 2, 3], [2, 0, 3]]
     )
@@ -47,7 +46,7 @@ def test_y_up_is_turned_and_not_mirrored(tmp_path):
     assert volume == pytest.approx(1.0), "a mirrored mesh would have a negative volume"
 
 
-def test_parts_of_a_scene_are_joined_where_their_nodes_put_them(tmp_path):
+def test_parts_are_placed_by_their_nodes(tmp_path):
     scene = trimesh.Scene()
     scene.add_geometry(textured_box((0.1, 0.1, 0.1)), transform=trimesh.transformations.translation_matrix([0.4, 0, 0]))
     scene.add_geometry(trimesh.creation.icosphere(radius=0.05))
@@ -69,7 +68,7 @@ def test_normals_are_smooth_across_seams_and_point_out(tmp_path):
     assert (mesh.normals * outward).sum(axis=1).min() > 0.999
 
 
-# What it is made of
+# Materials
 
 
 def test_texture_keeps_its_colours(tmp_path):
@@ -81,14 +80,14 @@ def test_texture_keeps_its_colours(tmp_path):
     assert mesh.materials[0].colour == (1.0, 1.0, 1.0)
 
 
-def test_textures_of_google_scanned_objects_lie_in_another_folder(tmp_path):
+def test_textures_in_the_folder_of_google_scanned_objects_are_found(tmp_path):
     save_texture(tmp_path / "Cup" / "materials" / "textures" / "texture.png")
     path = write_obj(tmp_path / "Cup" / "meshes" / "model.obj")
     assert load_mesh(path).materials[0].texture is not None
     assert class_name(path) == "Cup"
 
 
-def test_a_colour_stands_in_for_a_missing_texture(tmp_path):
+def test_a_colour_replaces_a_missing_texture(tmp_path):
     box = trimesh.creation.box()
     box.visual = trimesh.visual.TextureVisuals(
         material=trimesh.visual.material.PBRMaterial(baseColorFactor=[255, 51, 0, 255])
@@ -107,7 +106,7 @@ def test_a_colour_stands_in_for_a_missing_texture(tmp_path):
     assert painted.materials[0].colour == pytest.approx((1.0, 0.212, 0.0), abs=0.01)
 
 
-def test_vertex_colours_stand_in_for_a_missing_texture(tmp_path):
+def test_vertex_colours_replace_a_missing_texture(tmp_path):
     box = trimesh.creation.box()
     codes = np.random.default_rng(0).integers(0, 256, (8, 3), dtype=np.uint8)
     box.visual = trimesh.visual.ColorVisuals(box, vertex_colors=np.column_stack((codes, np.full(8, 255))))
@@ -125,7 +124,7 @@ def test_srgb_round_trip():
     np.testing.assert_array_equal(encode_srgb(decode_srgb(codes)), codes)
 
 
-def test_each_level_has_the_same_mean_light():
+def test_all_mip_levels_have_the_same_mean_light():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 32, 3), dtype=np.uint8))
     texture = build_texture(image)
     assert texture.shapes.tolist() == [[64 >> k, max(1, 32 >> k)] for k in range(7)]
@@ -160,7 +159,7 @@ def test_sampling_matches_a_loop():
 
 
 def broken_vertices(tmp_path, values):
-    """A GLB whose positions are overwritten with ``values``."""
+    """Write a GLB whose positions are overwritten with ``values``."""
     data = bytearray(textured_box().export(file_type="glb"))
     length = struct.unpack_from("<I", data, 12)[0]
     tree = json.loads(data[20 : 20 + length])
@@ -173,7 +172,7 @@ def broken_vertices(tmp_path, values):
     return path
 
 
-def test_broken_files_say_why(tmp_path):
+def test_broken_files_are_refused_with_the_reason(tmp_path):
     cases = {
         "empty.glb": (b"", r"mesh empty is empty \(zero bytes\)"),
         "text.glb": (b"this is no mesh at all", "mesh text: it cannot be read"),
@@ -183,7 +182,7 @@ def test_broken_files_say_why(tmp_path):
             b"v 0 0 0\nv 1 0 0\nv 2 0 0\nf 1 2 3\n",
             "mesh line measures 2 × 0 × 0; expected a solid object, in metres",
         ),
-        "notes.txt": (b"x", r"mesh notes.txt is no .glb or .obj file"),
+        "notes.txt": (b"x", r"mesh notes.txt is not a .glb or .obj file"),
     }
     for name, (data, message) in cases.items():
         (tmp_path / name).write_bytes(data)
@@ -193,7 +192,7 @@ def test_broken_files_say_why(tmp_path):
         load_mesh(tmp_path / "gone.glb")
 
 
-def test_flat_and_torn_meshes_are_refused(tmp_path):
+def test_flat_meshes_and_missing_vertices_are_refused(tmp_path):
     (tmp_path / "sheet.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 1 1 0\nf 1 2 3\nf 2 4 3\n")
     with pytest.raises(DataError, match="mesh sheet measures 1 × 1 × 0; expected a solid object"):
         load_mesh(tmp_path / "sheet.obj")
@@ -207,13 +206,13 @@ def test_nan_vertices_are_counted(tmp_path):
         load_mesh(broken_vertices(tmp_path, [np.nan, 0, 0, 0, np.inf, 0]))
 
 
-def test_a_texture_must_lie_in_the_meshes_own_folder(tmp_path):
+def test_files_outside_the_meshes_folder_are_refused(tmp_path):
     save_texture(tmp_path / "secret.png")
     outside = write_obj(tmp_path / "a" / "cup.obj", texture="../secret.png")
     with pytest.raises(DataError, match=r'mesh cup: it refers to "../secret.png", which lies outside its folder'):
         load_mesh(outside)
     missing = write_obj(tmp_path / "b" / "jug.obj")
-    with pytest.raises(DataError, match=r'mesh jug: it refers to "texture.png", which is not there'):
+    with pytest.raises(DataError, match=r'mesh jug: it refers to "texture.png", which does not exist'):
         load_mesh(missing)
     elsewhere = write_obj(tmp_path / "c" / "mug.obj", material="../a/model.mtl")
     with pytest.raises(DataError, match=r'mesh mug: it refers to "../a/model.mtl", which lies outside its folder'):
@@ -225,12 +224,12 @@ def test_a_texture_must_lie_in_the_meshes_own_folder(tmp_path):
         load_mesh(linked)
 
 
-def test_a_broken_texture_is_named(tmp_path):
+def test_broken_textures_are_reported(tmp_path):
     save_texture(tmp_path / "texture.png")
     data = (tmp_path / "texture.png").read_bytes()
     path = write_obj(tmp_path / "cup.obj")
     for broken, message in (
-        (b"no image", r'its texture "texture.png" is no image'),
+        (b"no image", r'its texture "texture.png" is not a readable image'),
         (data[: len(data) // 2 + 8], "broken"),
     ):
         (tmp_path / "texture.png").write_bytes(broken)
@@ -246,7 +245,7 @@ def test_a_broken_texture_is_named(tmp_path):
 # Folders of meshes
 
 
-def test_rejected_meshes_are_listed_and_the_rest_goes_on(tmp_path):
+def test_rejected_meshes_are_listed_and_the_others_are_used(tmp_path):
     for name in ("b", "a"):
         write_glb(tmp_path / f"{name}.glb", textured_box())
     (tmp_path / "bad.glb").write_bytes(b"")
@@ -256,15 +255,15 @@ def test_rejected_meshes_are_listed_and_the_rest_goes_on(tmp_path):
     assert entries[0].extent == pytest.approx((0.2, 0.1, 0.3))
     assert {each.file: each.reason for each in rejected} == {
         "bad.glb": "mesh bad is empty (zero bytes)",
-        "more/a.glb": "another file stands for a already",
+        "more/a.glb": "another file has the name a, too",
     }
     assert str(tmp_path) not in str(rejected)
 
 
-def test_too_few_meshes(tmp_path):
+def test_too_few_meshes_are_reported(tmp_path):
     with pytest.raises(DataError, match=r"has no .glb or .obj files"):
         read_meshes(tmp_path)
-    with pytest.raises(DataError, match=r"gone is no folder; expected one with .glb or .obj files"):
+    with pytest.raises(DataError, match=r"gone is not a folder; expected one with .glb or .obj files"):
         read_meshes(tmp_path / "gone")
     write_glb(tmp_path / "a.glb", textured_box())
     (tmp_path / "bad.glb").write_bytes(b"")
@@ -274,23 +273,23 @@ def test_too_few_meshes(tmp_path):
         read_meshes(tmp_path)
 
 
-def test_the_hash_notices_another_mesh_and_another_texture(tmp_path):
+def test_the_digest_depends_on_the_mesh_and_its_texture(tmp_path):
     save_texture(tmp_path / "texture.png")
     path = write_obj(tmp_path / "cup.obj")
-    first = read_mesh(path)[1]
-    assert read_mesh(path)[1] == first
+    first = load_mesh(path).digest
+    assert load_mesh(path).digest == first
     save_texture(tmp_path / "texture.png", (1, 2, 3))
-    second = read_mesh(path)[1]
+    second = load_mesh(path).digest
     path.write_text(path.read_text() + "# changed\n")
-    assert len({first, second, read_mesh(path)[1]}) == 3
+    assert len({first, second, load_mesh(path).digest}) == 3
 
 
-def test_entries_have_one_fingerprint(tmp_path):
+def test_the_checksum_covers_all_entries(tmp_path):
     for name in ("a", "b"):
         write_glb(tmp_path / f"{name}.glb", textured_box())
     entries = read_meshes(tmp_path)[0]
-    assert fingerprint(entries) == fingerprint(read_meshes(tmp_path)[0])
-    assert fingerprint(entries) != fingerprint(entries[:1])
+    assert checksum(entries) == checksum(read_meshes(tmp_path)[0])
+    assert checksum(entries) != checksum(entries[:1])
 
 
 @needs_samples
@@ -303,7 +302,7 @@ def test_sample_meshes_are_all_usable():
 
 
 def test_damaged_meshes_are_refused_or_read(tmp_path):
-    """Whatever bytes change, the answer is a mesh or a DataError: one bad file never stops the others."""
+    """Whatever bytes change, the result is a mesh or a DataError."""
     save_texture(tmp_path / "texture.png")
     rng = np.random.default_rng(0)
     whole = {
@@ -312,7 +311,7 @@ def test_damaged_meshes_are_refused_or_read(tmp_path):
     }
     refused = 0
     for name, data in whole.items():
-        for _ in range(60):
+        for _ in range(30):
             damaged = np.frombuffer(data, dtype=np.uint8).copy()
             where = rng.integers(0, min(len(damaged), 1500), rng.integers(1, 12))
             damaged[where] = rng.integers(0, 256, len(where))
@@ -325,4 +324,4 @@ def test_damaged_meshes_are_refused_or_read(tmp_path):
                 assert np.isfinite(mesh.vertices).all()
                 assert np.isfinite(mesh.normals).all()
                 assert mesh.faces.max() < len(mesh.vertices)
-    assert refused > 60
+    assert refused > 30

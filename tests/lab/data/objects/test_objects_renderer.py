@@ -1,4 +1,4 @@
-"""Rendering against what geometry and optics say must come out."""
+"""Rendering, compared with geometry and optics."""
 
 import math
 
@@ -14,9 +14,8 @@ from localscale.lab.data.objects.lighting import irradiance, light_environment
 from localscale.lab.data.objects.panoramas import Panorama
 from localscale.lab.data.objects.renderer import RENDERERS, EmbreeRenderer
 from localscale.lab.data.objects.scenes import Placement, Scene, place
-from localscale.lab.data.objects.shading import DIELECTRIC, choose_exposure, reflect, tone
+from localscale.lab.data.objects.shading import DIELECTRIC, choose_exposure, find_surface, reflect, tone
 from localscale.lab.data.objects.shadows import BOUNCE, DENSITY, FAINT, fill_in, shade_ground, share_of_light
-from localscale.lab.data.objects.surfaces import look_at
 
 CAMERA = Camera(height=0.5, pitch=-30.0, heading=20.0, field_of_view=45.0)
 SIZE = 96
@@ -45,16 +44,14 @@ def body_of(assets: MadeAssets, placement: Placement) -> Body:
 
 
 def every_ray(samples: int) -> np.ndarray:
-    """Rays through all samples, from the pinhole model and nothing else, ``(SIZE, SIZE, samples, 3)``."""
+    """Return the rays through all samples by the pinhole model, ``(SIZE, SIZE, samples, 3)``."""
     forward, right, up = CAMERA.axes()
     spread = math.tan(math.radians(CAMERA.field_of_view / 2))
     offsets = stratified(samples) if samples > 1 else np.array([[0.5, 0.5]])
-    directions = np.empty((SIZE, SIZE, samples, 3))
-    for i in range(SIZE):
-        for j in range(SIZE):
-            for s, (dx, dy) in enumerate(offsets):
-                x, y = 2 * (j + dx) / SIZE - 1, 1 - 2 * (i + dy) / SIZE
-                directions[i, j, s] = forward + spread * (x * right + y * up)
+    pixels = np.arange(SIZE)
+    x = (2 * (pixels[None, :, None] + offsets[:, 0]) / SIZE - 1)[..., None]
+    y = (1 - 2 * (pixels[:, None, None] + offsets[:, 1]) / SIZE)[..., None]
+    directions = forward + spread * (x * right + y * up)
     return directions / np.linalg.norm(directions, axis=-1, keepdims=True)
 
 
@@ -76,9 +73,8 @@ def box_hits(directions: np.ndarray, placement: Placement) -> np.ndarray:
 # Silhouettes
 
 
-@pytest.mark.parametrize("name", ["red ball", "box"])
-@pytest.mark.parametrize("samples", [1, 4])
-def test_silhouettes_are_those_of_a_pinhole_camera(assets: MadeAssets, name: str, samples: int):
+@pytest.mark.parametrize(("name", "samples"), [("red ball", 4), ("box", 1)])
+def test_silhouettes_match_a_pinhole_camera(assets: MadeAssets, name: str, samples: int):
     placement = put(assets, name, 0.8, bearing=4.0, yaw=33.0)
     scene = Scene(CAMERA, "even", (placement,))
     rendering = EmbreeRenderer(assets, size=SIZE, samples=samples).render(scene)
@@ -118,22 +114,21 @@ def test_distances_agree_with_the_surface(assets: MadeAssets):
     np.testing.assert_allclose(np.linalg.norm(points - placement.centre, axis=1), radius, rtol=2e-3)
     assert (points[:, 2] >= -1e-4).all()
     assert project(CAMERA, points, SIZE)[1].max() < 0.9 + 1e-6, "the near side is hit"
-    surface = look_at(body_of(assets, placement), hits, CAMERA.position, directions[hits.ray])
+    surface = find_surface(body_of(assets, placement), hits, CAMERA.position, directions[hits.ray])
     outward = (points - placement.centre) / radius
     assert (surface.normals * outward).sum(axis=1).min() > 0.99
     np.testing.assert_allclose(surface.points, points, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["red ball", "box"])
-def test_area_goes_with_the_square_of_the_scale(assets: MadeAssets, name: str):
-    renderer = EmbreeRenderer(assets, size=SIZE)
-    reference = renderer.render(Scene(CAMERA, "even", (put(assets, name, 1.0),))).coverage.areas[0]
-    for distance in (0.6, 0.8, 1.4):
-        area = renderer.render(Scene(CAMERA, "even", (put(assets, name, distance),))).coverage.areas[0]
+def test_the_area_grows_with_the_square_of_the_scale(assets: MadeAssets):
+    renderer = EmbreeRenderer(assets, size=SIZE, samples=1)
+    reference = renderer.render(Scene(CAMERA, "even", (put(assets, "box", 1.0),))).coverage.areas[0]
+    for distance in (0.6, 1.4):
+        area = renderer.render(Scene(CAMERA, "even", (put(assets, "box", distance),))).coverage.areas[0]
         assert area / reference == pytest.approx((1.0 / distance) ** 2, rel=0.15)
 
 
-def test_measuring_foretells_the_rendering(assets: MadeAssets):
+def test_measure_estimates_the_coverage(assets: MadeAssets):
     scene = Scene(CAMERA, "even", (put(assets, "red ball", 0.7), put(assets, "box", 1.1, bearing=6.0)))
     renderer = EmbreeRenderer(assets, size=SIZE)
     measured, rendered = renderer.measure(scene), renderer.render(scene).coverage
@@ -145,19 +140,19 @@ def test_measuring_foretells_the_rendering(assets: MadeAssets):
 
 
 def test_an_even_sky_lights_evenly(assets: MadeAssets):
-    """In light 1 from everywhere, a surface sends back its albedo times what is not mirrored, and the mirrored part."""
+    """Under uniform light 1, a surface reflects its albedo times the transmitted light, plus the mirrored light."""
     environment, placement = assets.environment("even"), put(assets, "red ball", 0.8)
     directions = every_ray(1).reshape(-1, 3).astype(np.float32)
     body = body_of(assets, placement)
     hits = cast(body, CAMERA.position, directions)
     directions = directions[hits.ray]
-    surface = look_at(body, hits, CAMERA.position, directions)
+    surface = find_surface(body, hits, CAMERA.position, directions)
     light = reflect(body, hits, surface, directions, environment, lit=np.ones((len(hits.ray), 3)), angle=0.01)
     head_on = surface.facing > 0.9
     np.testing.assert_allclose(
         light[head_on], np.broadcast_to(np.array(RED) * 0.96 + DIELECTRIC, light[head_on].shape), atol=0.01
     )
-    assert light[surface.facing < 0.2].mean() > light[head_on].mean(), "edges mirror more"
+    assert light[surface.facing < 0.2].mean() > light[head_on].mean(), "reflection grows at grazing angles"
 
 
 def test_shadows_on_the_ground_fall_away_from_the_sun(assets: MadeAssets):
@@ -175,7 +170,7 @@ def test_shadows_on_the_ground_fall_away_from_the_sun(assets: MadeAssets):
     assert np.linalg.norm(away) == pytest.approx(expected, rel=0.3)
 
 
-def test_contact_is_dark_under_an_even_sky_and_far_ground_is_untouched(assets: MadeAssets):
+def test_the_ground_is_dark_below_an_object_and_unchanged_far_away(assets: MadeAssets):
     placement = put(assets, "box", 0.9, yaw=10)
     shade = shade_ground([body_of(assets, placement)], assets.environment("even"), CAMERA, SIZE)
     directions = every_ray(1)[:, :, 0]
@@ -188,8 +183,7 @@ def test_contact_is_dark_under_an_even_sky_and_far_ground_is_untouched(assets: M
     assert rings[0] < 0.8
 
 
-def test_light_past_objects(assets: MadeAssets):
-    """Beside a wall half the sky is gone; above it none."""
+def test_the_share_of_light_is_one_above_an_object_and_small_inside(assets: MadeAssets):
     environment = assets.environment("even")
     body = body_of(assets, put(assets, "box", 0.9))
     centre = body.placement.centre
@@ -219,7 +213,7 @@ def test_blocked_pairs_match_a_ray_box_test(assets: MadeAssets):
     assert ((blocked != expected) & wanted).mean() < 0.005
 
 
-def test_values_spread_to_pixels_that_look_alike():
+def test_values_are_interpolated_between_similar_pixels():
     rows, columns = (axis.reshape(-1) for axis in np.mgrid[0:9, 0:9])
     order = np.argsort((rows % 2 + columns % 2) > 0, kind="stable")
     rows, columns = rows[order], columns[order]
@@ -230,7 +224,7 @@ def test_values_spread_to_pixels_that_look_alike():
     np.testing.assert_allclose(alike[:, 2], rows + columns, atol=0.01)
     traits = np.where(columns[:, None] < 4, 0.0, 9.0) * np.ones((1, 2))
     apart, trusted = fill_in(lattice, values, rows, columns, traits, 2)
-    assert apart[(columns == 3) & trusted, 1] == pytest.approx(2.0, abs=0.01), "nothing crosses the edge"
+    assert apart[(columns == 3) & trusted, 1] == pytest.approx(2.0, abs=0.01), "no value crosses the edge"
     lattice[:] = -1
     assert not fill_in(lattice, values, rows, columns, np.zeros((81, 2)), 2)[1].any()
 
@@ -245,7 +239,7 @@ def test_tone_is_monotone_and_smooth():
     assert shown.max() <= 1
 
 
-def test_exposure_suits_the_light_and_is_bounded():
+def test_exposure_follows_the_light_and_is_bounded():
     forward = np.array([1.0, 0, 0])
     dim, bright = (light_environment(even_sky(light)) for light in (0.01, 100.0))
     views = [np.full((10, 3), light) for light in (0.01, 100.0)]
@@ -253,13 +247,15 @@ def test_exposure_suits_the_light_and_is_bounded():
     assert exposures[0] / exposures[1] == pytest.approx(1e4, rel=0.01)
     dark_view = choose_exposure(dim, np.zeros((10, 3)), forward)
     surface = 0.4 * irradiance(dim, np.array([[0, 0, 1.0]], dtype=np.float32)).mean() / np.pi
-    assert dark_view * surface == pytest.approx(1.4 * 0.25, rel=0.01), "a black view does not burn the objects out"
+    assert dark_view * surface == pytest.approx(1.4 * 0.25, rel=0.01), (
+        "a black background does not overexpose the objects"
+    )
 
 
 # The whole image
 
 
-def test_members_share_their_background_bitwise(assets: MadeAssets):
+def test_members_share_their_background_exactly(assets: MadeAssets):
     renderer = EmbreeRenderer(assets, size=SIZE)
     scenes = [
         Scene(CAMERA, "noise", (put(assets, "red ball", near), put(assets, "box", far, bearing=8.0)))
@@ -279,7 +275,7 @@ def test_members_share_their_background_bitwise(assets: MadeAssets):
     np.testing.assert_array_equal(first.image[far], empty.image[far])
 
 
-def test_colours_come_through(assets: MadeAssets):
+def test_objects_keep_their_colours(assets: MadeAssets):
     scene = Scene(CAMERA, "even", (put(assets, "red ball", 0.7, bearing=-8), put(assets, "green ball", 0.7, bearing=8)))
     rendering = EmbreeRenderer(assets, size=SIZE).render(scene)
     red, green = (rendering.image[rendering.instances == index].mean(axis=0) for index in (1, 2))
@@ -300,14 +296,14 @@ def test_the_same_scene_gives_the_same_pixels_after_any_other(assets: MadeAssets
 
 
 def test_edges_are_anti_aliased(assets: MadeAssets):
-    """A pixel half covered lies between its neighbours: more samples come closer to many."""
+    """More samples per pixel come closer to an image with many."""
     scene = Scene(CAMERA, "even", (put(assets, "red ball", 0.7),))
     images = [EmbreeRenderer(assets, size=SIZE, samples=n).render(scene).image.astype(float) for n in (1, 4, 16)]
     errors = [np.abs(image - images[2]).mean() for image in images[:2]]
     assert errors[1] < 0.5 * errors[0]
 
 
-def test_hits_know_their_faces(assets: MadeAssets):
+def test_faces_and_weights_give_the_hit_points(assets: MadeAssets):
     placement = put(assets, "box", 0.8, yaw=20)
     body = body_of(assets, placement)
     directions = every_ray(1).reshape(-1, 3).astype(np.float32)

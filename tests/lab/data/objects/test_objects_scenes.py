@@ -1,4 +1,4 @@
-"""Cameras, placing, and drawing groups of scenes."""
+"""Cameras, placements, and random groups of scenes."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from object_inputs import MadeAssets, even_sky, plain_mesh
 
 from localscale.lab.data.objects.cameras import Camera, project, rays, stratified
-from localscale.lab.data.objects.drawing import Limits, draw_group, is_framed
+from localscale.lab.data.objects.random_scenes import Limits, is_framed, random_group
 from localscale.lab.data.objects.renderer import Coverage, EmbreeRenderer
 from localscale.lab.data.objects.scenes import Placement, footprints_meet, place, size_factor
 
@@ -27,16 +27,16 @@ cameras = st.builds(
 # Cameras
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 @given(camera=cameras, size=st.sampled_from([1, 64, 256]), seed=st.integers(0, 1000))
-def test_a_ray_projects_to_where_it_came_from(camera: Camera, size: int, seed: int):
+def test_projection_inverts_rays(camera: Camera, size: int, seed: int):
     rng = np.random.default_rng(seed)
     points = rng.uniform(0, size, (20, 2))
     directions = rays(camera, points, size).astype(np.float64)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, atol=1e-6)
     far = camera.position + directions * rng.uniform(0.5, 5, (20, 1))
-    places, depth = project(camera, far, size)
-    np.testing.assert_allclose(places, points, atol=2e-5 * size)
+    positions, depth = project(camera, far, size)
+    np.testing.assert_allclose(positions, points, atol=2e-5 * size)
     assert depth.min() > 0
     assert (project(camera, camera.position - directions, size)[1] < 0).all()
 
@@ -49,19 +49,18 @@ def test_axes_are_a_right_handed_frame():
     assert forward[2] == pytest.approx(math.sin(math.radians(-25)))
 
 
-@pytest.mark.parametrize("samples", range(1, 17))
-def test_samples_are_one_per_row_and_column(samples: int):
-    points = stratified(samples)
-    for axis in (0, 1):
-        np.testing.assert_allclose(np.sort(points[:, axis]), (np.arange(samples) + 0.5) / samples)
+def test_samples_are_one_per_row_and_column():
+    for samples in range(1, 17):
+        points = np.sort(stratified(samples), axis=0)
+        np.testing.assert_allclose(points, np.repeat(np.arange(samples)[:, None] + 0.5, 2, axis=1) / samples)
 
 
-# Placing
+# Placements
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20)
 @given(distance=st.floats(0.5, 3), bearing=st.floats(-30, 30), yaw=st.floats(0, 360), height=st.floats(0.05, 0.4))
-def test_an_object_is_as_far_as_it_says(distance: float, bearing: float, yaw: float, height: float):
+def test_an_object_has_the_distance_it_was_placed_at(distance: float, bearing: float, yaw: float, height: float):
     placement = place(CAMERA, "it", (0.2, 0.1, height), yaw=yaw, bearing=bearing, distance=distance)
     assert placement is not None
     assert np.linalg.norm(placement.centre - CAMERA.position) == pytest.approx(distance)
@@ -75,15 +74,15 @@ def test_nothing_is_placed_under_the_camera():
     assert place(CAMERA, "it", (0.1, 0.1, 0.1), yaw=0, bearing=0, distance=0.2) is None
 
 
-def test_sizes_come_closer_to_each_other_and_keep_their_order():
+def test_size_factors_bring_sizes_closer_and_keep_their_order():
     sides = np.array([0.01, 0.05, 0.25, 1.0, 4.0, 300.0])
     shown = [side * size_factor((side, side / 2, side / 3)) for side in sides]
     np.testing.assert_allclose(shown, [0.25 / 3, *(0.25 * np.sqrt(sides[1:4] / 0.25)), 0.75, 0.75])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-0.6, 0.6), min_size=4, max_size=4), st.floats(0, 360), st.floats(0, 360))
-def test_footprints_meet_when_a_point_is_in_both(numbers: list[float], yaw: float, other: float):
+def test_footprints_meet_if_a_point_is_in_both(numbers: list[float], yaw: float, other: float):
     a = Placement("a", yaw, 0, 1, 1, (0.4, 0.2, 0.1), (numbers[0], numbers[1]))
     b = Placement("b", other, 0, 1, 1, (0.3, 0.5, 0.1), (numbers[2], numbers[3]))
     steps = np.stack(np.meshgrid(*[np.linspace(-0.5, 0.5, 41)] * 2), axis=-1).reshape(-1, 2)
@@ -103,7 +102,7 @@ def test_footprints_meet_when_a_point_is_in_both(numbers: list[float], yaw: floa
         assert not footprints_meet(a, b), "apart by more than both half diagonals"
 
 
-def test_framing():
+def test_objects_outside_the_image_are_not_framed():
     inside = place(CAMERA, "it", (0.1, 0.1, 0.1), yaw=0, bearing=0, distance=0.8)
     beside = place(CAMERA, "it", (0.1, 0.1, 0.1), yaw=0, bearing=22, distance=0.8)
     behind = place(CAMERA, "it", (0.1, 0.1, 0.1), yaw=0, bearing=180, distance=0.8)
@@ -112,7 +111,7 @@ def test_framing():
     assert not is_framed(CAMERA, behind)
 
 
-# Drawing
+# Random groups
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +127,10 @@ def assets() -> MadeAssets:
 def draw(assets: MadeAssets, seed: int, members: int = 4, renderer=None):
     renderer = renderer or EmbreeRenderer(assets, size=64, samples=1)
     rng = np.random.Generator(np.random.PCG64([seed]))
-    return draw_group(rng, members, extents=assets.extents(), panoramas=["even"], renderer=renderer)
+    return random_group(rng, members, extents=assets.extents(), panoramas=["even"], renderer=renderer)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_members_differ_in_distances_only(assets: MadeAssets, seed: int):
     scenes = draw(assets, seed)
     assert len(scenes) == 4
@@ -152,9 +151,9 @@ def test_members_differ_in_distances_only(assets: MadeAssets, seed: int):
         assert max(distances) / min(distances) > 1.1
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_member_keeps_the_limits(assets: MadeAssets, seed: int):
-    renderer = EmbreeRenderer(assets, size=128, samples=4)
+    renderer = EmbreeRenderer(assets, size=96, samples=2)
     for scene in draw(assets, seed, renderer=renderer):
         assert not footprints_meet(*scene.objects)
         assert all(is_framed(scene.camera, placement) for placement in scene.objects)
@@ -163,12 +162,12 @@ def test_every_member_keeps_the_limits(assets: MadeAssets, seed: int):
         assert min(coverage.visible) >= 0.35
 
 
-def test_drawing_is_a_function_of_the_generator(assets: MadeAssets):
+def test_a_group_is_a_function_of_the_seed(assets: MadeAssets):
     assert draw(assets, 3) == draw(assets, 3)
     assert draw(assets, 3) != draw(assets, 4)
 
 
-def test_impossible_scenes_are_given_up(assets: MadeAssets):
+def test_impossible_scenes_return_none(assets: MadeAssets):
     class Hidden(EmbreeRenderer):
         def measure(self, scene):
             return Coverage((0.1, 0.1), (1.0, 0.0))
@@ -176,5 +175,5 @@ def test_impossible_scenes_are_given_up(assets: MadeAssets):
     rng = np.random.Generator(np.random.PCG64(0))
     renderer = Hidden(assets, size=64, samples=1)
     limits = Limits(scene_attempts=10, member_attempts=3)
-    drawn = draw_group(rng, 2, extents=assets.extents(), panoramas=["even"], renderer=renderer, limits=limits)
+    drawn = random_group(rng, 2, extents=assets.extents(), panoramas=["even"], renderer=renderer, limits=limits)
     assert drawn is None

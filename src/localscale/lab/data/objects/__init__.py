@@ -1,4 +1,4 @@
-"""Locally scaled objects: two scanned objects before a panorama, each at its own distance."""
+"""Locally scaled objects: two scanned objects in front of a panorama, each at its own distance."""
 
 from localscale.lab.data.objects.dataset import LocallyScaledObjects, ObjectsItem
 from localscale.lab.data.objects.job import objects_job

@@ -1,4 +1,4 @@
-"""Unpacking a model's zip file: only what a mesh needs, and nothing outside its folder."""
+"""Unpack a model's zip file: only the files that a mesh needs, and never outside its folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PART = re.compile(r"[^\x00-\x1f/\\:]+")
 
 
 def unpack_model(archive: Path, folder: Path) -> list[str]:
-    """Unpack the meshes, materials and textures of ``archive`` into ``folder``, which appears whole or not at all.
+    """Unpack the meshes, materials and textures of ``archive``; ``folder`` appears complete or not at all.
 
-    Thumbnails and simulator files are left out. A member that would land elsewhere condemns the whole archive.
+    Thumbnails and simulator files are left out. If any member would be written outside ``folder``, nothing is unpacked.
     """
     draft = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
@@ -54,7 +54,7 @@ def unpack_model(archive: Path, folder: Path) -> list[str]:
 
 
 def is_unpacked(folder: Path) -> bool:
-    """Whether a model was unpacked here before and nothing of it has gone or changed its size since."""
+    """Return whether a model was unpacked here, and all its files still exist with the same size."""
     try:
         sizes = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
         return bool(sizes) and all(is_intact(folder / name, size=size) for name, size in sizes.items())
@@ -66,5 +66,5 @@ def _is_wanted(member: zipfile.ZipInfo, archive: str) -> bool:
     parts = member.filename.rstrip("/").split("/")
     link = stat.S_ISLNK(member.external_attr >> 16)
     if link or any(part in (".", "..") or not PART.fullmatch(part) for part in parts):
-        raise DataError(f'{archive} holds "{member.filename}", which does not stay in its folder; nothing was unpacked')
+        raise DataError(f'{archive} holds "{member.filename}", which lies outside its folder; nothing was unpacked')
     return not member.is_dir() and parts[0] != "thumbnails" and parts[-1].lower().endswith(WANTED)

@@ -1,4 +1,4 @@
-"""A pinhole camera over the ground.
+"""A pinhole camera above the ground.
 
 Convention: the camera stands at (0, 0, height), z up; ``heading`` turns counter-clockwise from +x, ``pitch`` is
 negative below the horizon; ``field_of_view`` is the full angle across the square image. Image coordinates (x, y) run
@@ -17,7 +17,7 @@ __all__ = ["Camera", "project", "rays", "stratified"]
 
 @dataclass(frozen=True)
 class Camera:
-    """Height in metres, angles in degrees.
+    """A camera's height in metres and its angles in degrees.
 
     >>> Camera(height=0.5, pitch=-90.0, heading=0.0, field_of_view=50.0).axes()[0].round(6).tolist()
     [0.0, 0.0, -1.0]
@@ -30,11 +30,11 @@ class Camera:
 
     @property
     def position(self) -> np.ndarray:
-        """Where the camera is, ``(3,)``."""
+        """The camera's position, ``(3,)``."""
         return np.array([0.0, 0.0, self.height])
 
     def axes(self) -> np.ndarray:
-        """Unit vectors forward, right and up, as rows."""
+        """Return the unit vectors forward, right and up, as rows."""
         pitch, heading = math.radians(self.pitch), math.radians(self.heading)
         forward = [math.cos(pitch) * math.cos(heading), math.cos(pitch) * math.sin(heading), math.sin(pitch)]
         right = [math.sin(heading), -math.cos(heading), 0.0]
@@ -42,7 +42,7 @@ class Camera:
 
 
 def rays(camera: Camera, points: np.ndarray, size: int) -> np.ndarray:
-    """Unit directions, float32, through image ``points`` ``(P, 2)`` of an image with ``size`` pixels a side."""
+    """Return the unit directions, float32, through the points ``(P, 2)`` of an image with ``size`` pixels a side."""
     forward, right, up = camera.axes()
     spread = math.tan(math.radians(camera.field_of_view) / 2)
     across = ((2 * points[:, 0] / size - 1) * spread)[:, None]
@@ -52,11 +52,11 @@ def rays(camera: Camera, points: np.ndarray, size: int) -> np.ndarray:
 
 
 def project(camera: Camera, points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Image positions ``(P, 2)`` of ``points`` ``(P, 3)``, and their depths along the axis; behind it these are ≤ 0.
+    """Return the image positions ``(P, 2)`` of ``points`` ``(P, 3)``, and their depths, ≤ 0 behind the camera.
 
     >>> camera = Camera(height=1.0, pitch=0.0, heading=0.0, field_of_view=90.0)
-    >>> places, depth = project(camera, np.array([[2.0, 0.0, 1.0], [2.0, 1.0, 1.0]]), 100)
-    >>> places.round(6).tolist(), depth.tolist()
+    >>> positions, depth = project(camera, np.array([[2.0, 0.0, 1.0], [2.0, 1.0, 1.0]]), 100)
+    >>> positions.round(6).tolist(), depth.tolist()
     ([[50.0, 50.0], [25.0, 50.0]], [2.0, 2.0])
     """
     forward, right, up = camera.axes()
@@ -69,9 +69,9 @@ def project(camera: Camera, points: np.ndarray, size: int) -> tuple[np.ndarray, 
 
 
 def stratified(samples: int) -> np.ndarray:
-    """``samples`` points in a pixel's unit square, one in each row and column of the samples × samples lattice.
+    """Return points in a pixel's unit square, one in each row and each column of a samples × samples lattice.
 
-    They are the same in every pixel; 4 also have one in each quarter.
+    Every pixel uses the same points. Four samples also have one point in each quarter of the pixel.
 
     >>> stratified(4).tolist()
     [[0.125, 0.125], [0.375, 0.625], [0.625, 0.375], [0.875, 0.875]]

@@ -1,6 +1,7 @@
-"""Casting rays at placed meshes with Embree.
+"""Cast rays at placed meshes with Embree.
 
-Each mesh has one Embree scene, in its own coordinates; rays are moved into them, so placing an object costs nothing.
+Each mesh has one Embree scene in its own coordinates. Rays are transformed into them, so that an object can be placed
+anywhere without building its scene again.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ __all__ = ["Body", "Hits", "build_tree", "cast", "is_blocked"]
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A mesh that stands somewhere: its arrays, its Embree scene and its placement."""
+    """A placed mesh: its arrays, its Embree scene and its placement."""
 
     mesh: Mesh
     tree: Any
     placement: Placement
 
     def to_world(self, vectors: np.ndarray, *, points: bool) -> np.ndarray:
-        """Vectors ``(P, 3)`` from the mesh's frame turned into the world's; points are scaled and moved too."""
-        cosine, sine = self._turn()
+        """Rotate vectors ``(P, 3)`` from the mesh's frame into the world's; points are also scaled and moved."""
+        cosine, sine = self._rotation()
         x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
         turned = np.stack((cosine * x - sine * y, sine * x + cosine * y, z), axis=1)
         if not points:
@@ -40,24 +41,25 @@ class Body:
         return moved
 
     def to_mesh(self, vectors: np.ndarray, *, points: bool) -> np.ndarray:
-        """The way back."""
+        """Apply the inverse of ``to_world``."""
         x, y, z = vectors[:, 0], vectors[:, 1], vectors[:, 2]
         if points:
             x, y = x - np.float32(self.placement.position[0]), y - np.float32(self.placement.position[1])
-        cosine, sine = self._turn()
+        cosine, sine = self._rotation()
         turned = np.stack((cosine * x + sine * y, cosine * y - sine * x, z), axis=1)
         return turned / np.float32(self.placement.factor) if points else turned
 
-    def _turn(self) -> tuple[np.float32, np.float32]:
+    def _rotation(self) -> tuple[np.float32, np.float32]:
         yaw = math.radians(self.placement.yaw)
         return np.float32(math.cos(yaw)), np.float32(math.sin(yaw))
 
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Where rays met one body first: ``ray`` says which rays did; all arrays have one row per hit.
+    """The first hits of rays on one body, one row per hit.
 
-    ``distance`` is in metres, ``weights`` ``(P, 3)`` are the barycentric weights of the face's corners.
+    ``ray`` is the index of the ray, ``distance`` is in metres, ``face`` is the index of the face that was hit, and
+    ``weights`` ``(P, 3)`` are the barycentric weights of its corners.
     """
 
     ray: np.ndarray
@@ -65,9 +67,13 @@ class Hits:
     face: np.ndarray
     weights: np.ndarray
 
+    def select(self, which: np.ndarray | slice) -> Hits:
+        """Return some of the hits."""
+        return Hits(self.ray[which], self.distance[which], self.face[which], self.weights[which])
+
 
 def build_tree(mesh: Mesh) -> Any:
-    """An Embree scene that holds one mesh."""
+    """Build the Embree scene of one mesh."""
     rtcore_scene = require("embreex.rtcore_scene", "objects")
     construction = require("embreex.mesh_construction", "objects")
     tree = rtcore_scene.EmbreeScene(robust=True)
@@ -76,7 +82,7 @@ def build_tree(mesh: Mesh) -> Any:
 
 
 def cast(body: Body, origin: np.ndarray, directions: np.ndarray) -> Hits:
-    """The first hit of each ray from ``origin`` ``(3,)`` along unit ``directions`` ``(P, 3)``, where there is one."""
+    """Return the first hits of rays from ``origin`` ``(3,)`` along unit ``directions`` ``(P, 3)``; rays may miss."""
     start = body.to_mesh(np.asarray(origin, dtype=np.float32)[None], points=True)
     origins = np.broadcast_to(start, directions.shape).copy()
     answer = body.tree.run(origins, np.ascontiguousarray(body.to_mesh(directions, points=False)), output=True)
@@ -91,9 +97,9 @@ def cast(body: Body, origin: np.ndarray, directions: np.ndarray) -> Hits:
 
 
 def is_blocked(bodies: Sequence[Body], points: np.ndarray, lights: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Whether any body lies between ``points`` ``(P, 3)`` and far-away ``lights`` ``(L, 3)``, for the pairs ``wanted``.
+    """Return whether any body lies between ``points`` ``(P, 3)`` and distant lights in the directions ``(L, 3)``.
 
-    ``wanted`` and the answer are ``(P, L)``; pairs not wanted are answered False.
+    ``wanted`` and the result are ``(P, L)``. Only the ``wanted`` pairs are traced; the result is False for the others.
     """
     blocked = np.zeros(wanted.shape, dtype=bool)
     for body in bodies:

@@ -1,4 +1,4 @@
-"""Reading locally scaled objects back."""
+"""Read locally scaled objects as a torch dataset."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["LocallyScaledObjects", "ObjectsItem"]
 
 
 class ObjectsItem(NamedTuple):
-    """One image: which class and which object each pixel shows, the scene it belongs to, and how near its objects are.
+    """One image with its masks, the number of its group, and the scales of its objects.
 
-    ``classes`` and ``instances`` are ``(H, W)`` int64, 0 is background; ``scales`` ``(2,)`` is relative to the group's
-    first image, and larger is nearer.
+    ``classes`` and ``instances`` are ``(H, W)`` int64 and 0 is background. ``scales`` ``(2,)`` are relative to the
+    group's first image; a larger scale means that the object is nearer.
     """
 
     image: Any
@@ -37,12 +37,12 @@ class ObjectsItem(NamedTuple):
 
 
 class LocallyScaledObjects(VisionDataset):
-    """Two scanned objects before a panorama, each at its own distance, as ``localscale data objects`` wrote them.
+    """Images of two scanned objects in front of a panorama, written by ``localscale data objects``.
 
     Transforms are torchvision's: ``transform`` takes the PIL image, ``target_transform`` the dictionary
-    ``{"classes": …, "instances": …}`` of masks, and ``transforms`` both, so that a crop or a flip moves image and masks
-    alike (the masks are ``tv_tensors.Mask``). ``classes`` lists the names, background first; ``groups`` holds the
-    positions of the images of each scene.
+    ``{"classes": …, "instances": …}`` of masks, and ``transforms`` both. The masks are ``tv_tensors.Mask``, so a crop
+    or a flip moves image and masks together. ``classes`` lists the class names, background first. ``groups`` maps the
+    number of a group, one scene at several distances, to the positions of its images.
 
     >>> dataset = LocallyScaledObjects("objects/train")  # doctest: +SKIP
     >>> image, classes, instances, group, scales = dataset[0]  # doctest: +SKIP
@@ -65,7 +65,7 @@ class LocallyScaledObjects(VisionDataset):
 
     def __getitem__(self, index: int) -> ObjectsItem:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} of a dataset of {len(self)} images")
+            raise IndexError(f"index {index} is out of range for a dataset of {len(self)} images")
         index %= len(self)
         record = self.written.records[index]
         image: Any = read_image(self.written.read(index, self.written.settings["image_format"]))
@@ -84,4 +84,4 @@ def _read_mask(data: bytes, key: str) -> Tensor:
         with Image.open(io.BytesIO(data)) as image:
             return torch.from_numpy(np.asarray(image).astype(np.int64))
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"a mask of sample {key} is broken ({error}); make the dataset again") from error
+        raise DataError(f"a mask of sample {key} is broken ({error}); generate the dataset again") from error

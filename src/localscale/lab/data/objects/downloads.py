@@ -1,4 +1,4 @@
-"""Downloads that are whole or absent: streamed to a temporary name, checked, renamed; tried again where that helps."""
+"""Download files completely or not at all: write to a temporary name, verify, rename; retry temporary errors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Web:
-    """How to ask servers: how often, how long to wait, and how much to take.
+    """A client with retries.
 
-    ``pause`` seconds lie before the second attempt, and twice as many before each further one.
+    It makes up to ``attempts`` attempts and waits ``pause`` seconds before the second one, twice as long before each
+    further one. ``timeout`` is in seconds. Files larger than ``most_bytes`` are refused.
     """
 
     attempts: int = 4
@@ -38,18 +39,18 @@ class Web:
     most_bytes: int = 2 << 30
 
     def read_json(self, url: str) -> Any:
-        """The JSON document at ``url``."""
+        """Return the JSON document at ``url``."""
 
         def read(reply: IO[bytes]) -> Any:
             try:
                 return json.loads(reply.read(self.most_bytes))
             except ValueError as error:
-                raise DataError(f"{url} answered something other than JSON: {error}") from error
+                raise DataError(f"the answer of {url} is not JSON: {error}") from error
 
         return self._ask(url, read)
 
     def download(self, url: str, path: Path, *, size: int | None = None, md5: str | None = None) -> None:
-        """Write what lies at ``url`` to ``path``, if it has the ``size`` and ``md5`` that were announced."""
+        """Download ``url`` to ``path``; raise if its length or MD5 checksum differs from what was announced."""
 
         def write(reply: IO[bytes]) -> None:
             draft = path.with_name(f".{path.name}.part")
@@ -60,7 +61,7 @@ class Web:
                     if expected is not None and length != expected:
                         raise DataError(f"{url} ended after {length} of {expected} bytes")
                 if md5 is not None and digest != md5.lower():
-                    raise DataError(f"{url} has the MD5 sum {digest}; expected {md5}")
+                    raise DataError(f"{url} has the MD5 checksum {digest}; expected {md5}")
                 with _writing(path):
                     draft.replace(path)
             finally:
@@ -83,9 +84,9 @@ class Web:
                 file.write(block)
 
     def _ask(self, url: str, take: Callable[[IO[bytes]], T]) -> T:
-        """``take`` a server's answer; what may pass (no connection, a busy server, a torn file) is tried again."""
+        """Return ``take(reply)``; retry if there is no connection, the server is busy, or the file is incomplete."""
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise DataError(f"{url} is no web address; expected http or https")
+            raise DataError(f"{url} is not a web address; expected http or https")
         request = urllib.request.Request(url, headers={"User-Agent": "localscale-data-fetch"})
         for attempt in range(1, self.attempts + 1):
             try:
@@ -102,7 +103,7 @@ class Web:
 
 
 def is_intact(path: Path, *, size: int | None = None, md5: str | None = None, sha256: str | None = None) -> bool:
-    """Whether a file is there and is what it should be."""
+    """Return whether a file exists and has this size and these checksums."""
     if not path.is_file() or (size is not None and path.stat().st_size != size):
         return False
     for name, expected in {"md5": md5, "sha256": sha256}.items():
@@ -126,7 +127,7 @@ def _reading(url: str) -> Iterator[None]:
         host = urllib.parse.urlsplit(url).netloc
         reason = getattr(error, "reason", None) or error
         raise DataError(
-            f"{host} cannot be reached ({reason}); check the network, or bring meshes and panoramas by other means"
+            f"{host} cannot be reached ({reason}); check the network, or copy meshes and panoramas from another machine"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Fetching Google Scanned Objects and Poly Haven panoramas, for ``localscale data fetch objects``."""
+"""Download Google Scanned Objects and Poly Haven panoramas, for ``localscale data fetch objects``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LICENCES = """\
 
 @dataclass(frozen=True)
 class Services:
-    """Where the two collections are served."""
+    """Addresses of the servers of the two collections."""
 
     fuel: str = "https://fuel.gazebosim.org/1.0"
     haven: str = "https://api.polyhaven.com"
@@ -47,7 +47,7 @@ class Services:
 
 @dataclass(frozen=True)
 class Source:
-    """One mesh or panorama: where it came from, under which licence, and by whom."""
+    """One downloaded mesh or panorama: its address, licence and authors."""
 
     name: str
     kind: str
@@ -58,7 +58,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What is there now, what could not be had and why, and the licences as text to show."""
+    """The downloaded sources, the reasons why others failed, and the text of the licences."""
 
     sources: tuple[Source, ...]
     failed: dict[str, str]
@@ -75,26 +75,26 @@ def fetch_objects(
     web: Web | None = None,
     progress: bool = False,
 ) -> Fetched:
-    """Put ``meshes`` models into ``out/meshes`` and ``panoramas`` panoramas into ``out/panoramas``.
+    """Download ``meshes`` models to ``out/meshes`` and ``panoramas`` panoramas to ``out/panoramas``.
 
-    Which ones is decided by a hash of their names: asking for more later keeps what is there. What was fetched whole
-    before is not fetched again. A file that cannot be had is logged and listed, and the rest goes on.
+    A hash of the names selects them, so a later call with larger numbers only adds files. Files that are complete are
+    not downloaded again. A file that fails is logged and listed, and the others are still downloaded.
     """
     if meshes < 0 or panoramas < 0 or meshes + panoramas == 0:
-        raise ConfigError(f"{meshes} meshes and {panoramas} panoramas were asked for; expected at least one file")
+        raise ConfigError(f"--meshes is {meshes} and --panoramas is {panoramas}; expected at least one file")
     services, web = services or Services(), web or Web()
     try:
         for folder in (out / "meshes", out / "panoramas"):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {error.strerror or error}") from error
-    found = [
-        _fetch_meshes(out / "meshes", meshes, services, web, progress) if meshes else Fetched((), {}),
-        _fetch_panoramas(out / "panoramas", panoramas, resolution, services, web, progress)
-        if panoramas
-        else Fetched((), {}),
-    ]
-    sources, failed = found[0].sources + found[1].sources, found[0].failed | found[1].failed
+    found = []
+    if meshes:
+        found.append(_fetch_meshes(out / "meshes", meshes, services, web, progress))
+    if panoramas:
+        found.append(_fetch_panoramas(out / "panoramas", panoramas, resolution, services, web, progress))
+    sources = tuple(source for each in found for source in each.sources)
+    failed = {name: reason for each in found for name, reason in each.failed.items()}
     listing = {"sources": [asdict(source) for source in sources], "failed": failed}
     write_whole(out / "sources.json", json.dumps(listing, indent=1) + "\n")
     write_whole(out / "LICENCES.md", LICENCES)
@@ -107,7 +107,7 @@ def _fetch_meshes(folder: Path, count: int, services: Services, web: Web, progre
         archive = folder / f".{name}.zip"
         try:
             if not is_unpacked(folder / name):
-                logger.info("fetching %s", url)
+                logger.info("downloading %s", url)
                 web.download(url, archive)
                 unpack_model(archive, folder / name)
         finally:
@@ -123,13 +123,13 @@ def _fetch_panoramas(
 ) -> Fetched:
     listing = web.read_json(f"{services.haven}/assets?t=hdris")
     if not isinstance(listing, dict) or not listing:
-        raise DataError(f"{services.haven} listed no panoramas; expected an object with one entry for each")
+        raise DataError(f"{services.haven} lists no panoramas; expected a JSON object with one entry for each")
 
     def get(name: str) -> Source:
         file = _panorama_file(name, resolution, services, web)
         path = folder / f"{name}_{resolution}.hdr"
         if not is_intact(path, size=file["size"], md5=file["md5"]):
-            logger.info("fetching %s", file["url"])
+            logger.info("downloading %s", file["url"])
             web.download(file["url"], path, size=file["size"], md5=file["md5"])
         authors = listing[name].get("authors") if isinstance(listing[name], dict) else None
         return Source(name, "panorama", file["url"], "CC0 1.0", tuple(authors or ("Poly Haven",)))
@@ -138,7 +138,7 @@ def _fetch_panoramas(
 
 
 def _fetch_each(names: Iterable[str], get: Callable[[str], Source], what: str, server: str, progress: bool) -> Fetched:
-    """Every source that can be had, and why the others cannot; none at all is an error."""
+    """Download every name; collect the sources and the reasons of failures; raise if all failed."""
     sources, failed = [], {}
     for name in tqdm(names, desc=what, unit="file", disable=not progress, dynamic_ncols=True):
         try:
@@ -148,12 +148,12 @@ def _fetch_each(names: Iterable[str], get: Callable[[str], Source], what: str, s
             failed[name] = str(error)
     if not sources:
         first = next(iter(failed.values()), "none were listed")
-        raise DataError(f"no {what} could be fetched from {server}: {first}")
+        raise DataError(f"no {what} could be downloaded from {server}: {first}")
     return Fetched(tuple(sources), failed)
 
 
 def _list_models(services: Services, web: Web) -> list[str]:
-    """Every model of the collection, page by page; the page after the last is empty, or answers 404."""
+    """Return the names of all models, page by page; the page after the last one is empty or has status 404."""
     names: list[str] = []
     page = 1
     while True:
@@ -165,7 +165,7 @@ def _list_models(services: Services, web: Web) -> list[str]:
                 return names
             raise
         if not isinstance(models, list):
-            raise DataError(f"{services.fuel} listed {type(models).__name__} instead of models; has its API changed?")
+            raise DataError(f"{services.fuel} returned a {type(models).__name__}; expected a list of models")
         fresh = [model["name"] for model in models if _is_ours(model) and model["name"] not in names]
         if not fresh:
             return names
@@ -186,13 +186,13 @@ def _panorama_file(name: str, resolution: str, services: Services, web: Web) -> 
         file = sizes[resolution]["hdr"]
         return {"url": str(file["url"]), "size": int(file["size"]), "md5": str(file["md5"])}
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{services.haven} does not say where the .hdr file of {name} is ({error!r})") from error
+        raise DataError(f"{services.haven} gives no address for the .hdr file of {name} ({error!r})") from error
 
 
 def _choose(names: Iterable[str], count: int, what: str) -> list[str]:
-    """``count`` names, spread over the collection by a hash; names that could not be a folder's are passed over."""
+    """Select ``count`` names by a hash; leave out names that are not safe as a folder's name."""
     usable = [name for name in names if NAME.fullmatch(name)]
     chosen = sorted(usable, key=lambda name: hashlib.sha256(name.encode()).digest())[:count]
     if len(chosen) < count:
-        logger.warning("%d %s were asked for; the collection has %d", count, what, len(chosen))
+        logger.warning("%d %s were requested; the collection has %d", count, what, len(chosen))
     return sorted(chosen)

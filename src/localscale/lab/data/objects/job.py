@@ -1,4 +1,4 @@
-"""Locally scaled objects on disk."""
+"""The job that writes locally scaled objects."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ import numpy as np
 from localscale.errors import ConfigError, near_misses
 from localscale.lab.data.generation import Job, Sample, Skip, Stage
 from localscale.lab.data.images import encode_image, encode_mask
-from localscale.lab.data.objects.assets import Assets
-from localscale.lab.data.objects.catalog import MeshEntry, PanoramaEntry, fingerprint, read_meshes, read_panoramas
-from localscale.lab.data.objects.drawing import draw_group
+from localscale.lab.data.objects.catalog import Entry, checksum, read_meshes, read_panoramas
 from localscale.lab.data.objects.options import ObjectsOptions
 from localscale.lab.data.objects.panoramas import split_panoramas
-from localscale.lab.data.objects.renderer import RENDERERS, Rendering
-from localscale.lab.data.objects.scenes import Placement, Scene
+from localscale.lab.data.objects.random_scenes import random_group
+from localscale.lab.data.objects.renderer import RENDERERS, Assets, Rendering
+from localscale.lab.data.objects.scenes import Scene
 from localscale.lab.randomness import stream
 
 __all__ = ["KIND", "objects_job"]
 
 KIND = "objects"
-LOOK = 1  # raised whenever the same seed gives other pixels
+PIXEL_VERSION = 1  # increase it whenever the same settings give other pixels
 
 
 def objects_job(options: ObjectsOptions) -> Job:
-    """The job that writes what ``options`` ask for; an item is a group of images.
+    """Return the job that writes what ``options`` ask for; an item is a group of images.
 
-    Every mesh and panorama is read once, here: those that cannot be used are left out and listed in the settings.
+    This function reads every mesh and panorama once. Unusable files are left out and listed in the settings.
     """
     options.check()
     if options.renderer not in RENDERERS:
@@ -49,11 +48,11 @@ def objects_job(options: ObjectsOptions) -> Job:
         "image_format": options.image_format,
         "up": options.up,
         "renderer": options.renderer,
-        "look": LOOK,
+        "look": PIXEL_VERSION,
         "classes": [mesh.name for mesh in meshes],
-        "meshes_sha256": fingerprint(meshes),
+        "meshes_sha256": checksum(meshes),
         "panoramas": names,
-        "panoramas_sha256": fingerprint(chosen),
+        "panoramas_sha256": checksum(chosen),
         "rejected": {
             "meshes": [asdict(rejection) for rejection in rejected_meshes],
             "panoramas": [asdict(rejection) for rejection in rejected_panoramas],
@@ -66,7 +65,7 @@ def objects_job(options: ObjectsOptions) -> Job:
 
 
 def _build(
-    options: ObjectsOptions, meshes: Sequence[MeshEntry], panoramas: Sequence[PanoramaEntry]
+    options: ObjectsOptions, meshes: Sequence[Entry], panoramas: Sequence[Entry]
 ) -> Callable[[int], list[Sample] | Skip]:
     assets = Assets(
         {mesh.name: mesh.path for mesh in meshes},
@@ -82,8 +81,8 @@ def _build(
     def make(index: int) -> list[Sample] | Skip:
         rng = np.random.Generator(np.random.PCG64([options.seed, stream(f"objects {options.split}"), index]))
         members = min(options.group_size, options.count - index * options.group_size)
-        # A last, shorter group is drawn whole, so that its images do not depend on the count.
-        scenes = draw_group(rng, options.group_size, extents=extents, panoramas=names, renderer=renderer)
+        # A shorter last group is sampled in full, so that its images do not depend on the count.
+        scenes = random_group(rng, options.group_size, extents=extents, panoramas=names, renderer=renderer)
         if scenes is None:
             return Skip("no scene found in which both objects can be seen", {"group": index})
         samples = []
@@ -110,7 +109,7 @@ def _build(
 def _describe(
     scene: Scene, reference: Scene, rendering: Rendering, class_ids: dict[str, int], notes: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """A scene for the manifest; an object's ``scale`` is 1 in the group's first image and grows as it comes nearer."""
+    """Describe a scene for the manifest; an object's ``scale`` is 1 in the group's first image, larger if nearer."""
     objects = []
     for number, (placement, first) in enumerate(zip(scene.objects, reference.objects, strict=True), start=1):
         objects.append(
@@ -119,7 +118,12 @@ def _describe(
                 "class_id": class_ids[placement.name],
                 "instance_id": number,
                 "scale": _shorten(first.distance / placement.distance),
-                **_describe_placement(placement),
+                "distance": _shorten(placement.distance),
+                "bearing": _shorten(placement.bearing),
+                "yaw": _shorten(placement.yaw),
+                "position": [_shorten(value) for value in placement.position],
+                "size": [_shorten(side * placement.factor) for side in placement.extent],
+                "size_factor": _shorten(placement.factor),
                 "visible": _shorten(rendering.coverage.visible[number - 1]),
                 "pixels": int((rendering.instances == number).sum()),
                 "notes": notes[placement.name],
@@ -127,17 +131,6 @@ def _describe(
         )
     camera = {name: _shorten(value) for name, value in asdict(scene.camera).items()}
     return {"panorama": scene.panorama, "camera": camera, "objects": objects}
-
-
-def _describe_placement(placement: Placement) -> dict[str, Any]:
-    return {
-        "distance": _shorten(placement.distance),
-        "bearing": _shorten(placement.bearing),
-        "yaw": _shorten(placement.yaw),
-        "position": [_shorten(value) for value in placement.position],
-        "size": [_shorten(side * placement.factor) for side in placement.extent],
-        "size_factor": _shorten(placement.factor),
-    }
 
 
 def _shorten(value: float) -> float:

@@ -1,4 +1,4 @@
-"""How a panorama lights a scene: irradiance by spherical harmonics, blurred copies for gloss, and a few lights."""
+"""Light from a panorama: irradiance by spherical harmonics, blurred copies for gloss, directed lights for shadows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from localscale.extras import require
-from localscale.lab.data.objects.panoramas import Panorama, directions_of, look_up
+from localscale.lab.data.objects.panoramas import Panorama, directions_of, sample_panorama
 
 __all__ = ["Environment", "irradiance", "light_environment", "luminance", "reflection"]
 
@@ -18,10 +18,11 @@ LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """A panorama, ready to light: ``(9, 3)`` irradiance coefficients, blurred copies, and lights.
+    """A panorama with everything that shading needs.
 
-    ``lights`` are ``(L, 3)`` directions that stand for patches of the panorama, ``powers`` ``(L, 3)`` the light of
-    each patch, ∫ L dω, and ``spans`` ``(L,)`` its solid angle.
+    ``coefficients`` ``(9, 3)`` are the irradiance's spherical harmonics and ``blurred`` are copies for ``ROUGHNESS``.
+    Each light represents a patch of the panorama: ``lights`` ``(L, 3)`` are their directions, ``powers`` ``(L, 3)`` the
+    light of each patch, ∫ L dω, and ``spans`` ``(L,)`` its solid angle.
     """
 
     panorama: Panorama
@@ -33,7 +34,7 @@ class Environment:
 
 
 def light_environment(panorama: Panorama, *, lights: int = LIGHTS) -> Environment:
-    """Everything the shading needs from a panorama."""
+    """Prepare a panorama for shading."""
     directions, powers, spans = _place_lights(_shrink(panorama.radiance, 64), lights)
     return Environment(
         panorama=panorama,
@@ -46,15 +47,15 @@ def light_environment(panorama: Panorama, *, lights: int = LIGHTS) -> Environmen
 
 
 def luminance(colours: np.ndarray) -> np.ndarray:
-    """The luminance of linear colours ``(..., 3)``."""
+    """Return the luminance of linear colours ``(..., 3)``."""
     return colours[..., 0] * LUMINANCE[0] + colours[..., 1] * LUMINANCE[1] + colours[..., 2] * LUMINANCE[2]
 
 
 def irradiance(environment: Environment, normals: np.ndarray) -> np.ndarray:
-    """E(n) = ∫ L(ω) max(0, n·ω) dω for unit ``normals`` ``(P, 3)``, by spherical harmonics up to order 2.
+    """Return E(n) = ∫ L(ω) max(0, n·ω) dω for unit ``normals`` ``(P, 3)``, by spherical harmonics up to order 2.
 
-    Order 2 keeps the cosine lobe to within some percent, but a small sun rings: what would be dark or negative is held
-    at a twentieth of the mean.
+    Order 2 represents the cosine lobe to within a few percent. A small bright sun causes ringing, so values are at
+    least a twentieth of the mean and never negative.
     """
     mean = environment.coefficients[0] * _BASIS_0
     values = np.zeros((len(normals), 3), dtype=np.float32)
@@ -64,21 +65,21 @@ def irradiance(environment: Environment, normals: np.ndarray) -> np.ndarray:
 
 
 def reflection(environment: Environment, directions: np.ndarray, roughness: float) -> np.ndarray:
-    """The panorama along ``directions`` ``(P, 3)``, blurred as a surface of that roughness would."""
+    """Return the panorama along ``directions`` ``(P, 3)``, blurred as by a surface of this roughness."""
     position = float(np.interp(roughness, ROUGHNESS, np.arange(len(ROUGHNESS))))
     lower = int(position)
     share = np.float32(position - lower)
-    sharp = look_up(environment.blurred[lower], directions)
+    sharp = sample_panorama(environment.blurred[lower], directions)
     if share == 0:
         return sharp
-    return sharp + share * (look_up(environment.blurred[lower + 1], directions) - sharp)
+    return sharp + share * (sample_panorama(environment.blurred[lower + 1], directions) - sharp)
 
 
 _BASIS_0 = 0.28209479177387814
 
 
 def _harmonics(n: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The nine real spherical harmonics up to order 2 at unit vectors ``(..., 3)``."""
+    """Return the nine real spherical harmonics up to order 2 at unit vectors ``(..., 3)``."""
     x, y, z = n[..., 0], n[..., 1], n[..., 2]
     return (
         np.full_like(x, _BASIS_0),
@@ -94,7 +95,7 @@ def _harmonics(n: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _project(radiance: np.ndarray) -> np.ndarray:
-    """Coefficients ``(9, 3)`` of the irradiance: those of the radiance times the cosine lobe's, order by order."""
+    """Return the irradiance's coefficients ``(9, 3)``: the radiance's times the cosine lobe's, order by order."""
     looks, solid_angle = directions_of(*radiance.shape[:2])
     weighted = radiance * solid_angle[:, None, None]
     lobe = (np.pi, *[2 * np.pi / 3] * 3, *[np.pi / 4] * 5)
@@ -107,7 +108,7 @@ def _project(radiance: np.ndarray) -> np.ndarray:
 
 
 def _shrink(radiance: np.ndarray, height: int) -> np.ndarray:
-    """A smaller panorama with the same light: rows count by solid angle, or a sun near the zenith would change."""
+    """Shrink a panorama and keep its light: rows are weighted by solid angle, for a sun near the zenith."""
     if radiance.shape[0] <= height:
         return radiance.astype(np.float64)
     cv2 = require("cv2", "objects")
@@ -118,7 +119,7 @@ def _shrink(radiance: np.ndarray, height: int) -> np.ndarray:
 
 
 def _blur(radiance: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The panorama under lobes cosⁿ, with n the power that answers to each roughness."""
+    """Convolve the panorama with lobes cosⁿ, where n depends on the roughness."""
     looks, solid_angle = directions_of(*radiance.shape[:2])
     looks = looks.reshape(-1, 3)
     weights = np.repeat(solid_angle, radiance.shape[1])
@@ -135,10 +136,10 @@ def _blur(radiance: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _place_lights(radiance: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut the panorama into ``count`` patches, each as important as the next, and let one light stand for each.
+    """Divide the panorama into ``count`` patches of similar importance and represent each by one light.
 
-    The patch with the most light times extent is cut where its light halves, so a sun gets few lights however bright it
-    is, and a wide sky gets many. No light is lost: the powers add up to the whole panorama's.
+    The patch with the largest product of light and extent is split where its light halves. So a sun gets few lights,
+    however bright it is, and a wide sky gets many. The powers add up to the light of the whole panorama.
     """
     looks, solid_angle = directions_of(*radiance.shape[:2])
     light = radiance * solid_angle[:, None, None]
@@ -161,7 +162,7 @@ def _place_lights(radiance: np.ndarray, count: int) -> tuple[np.ndarray, np.ndar
 
 
 def _sides(solid_angle: np.ndarray, patch: tuple[int, int, int, int]) -> tuple[float, float]:
-    """The height and the width of a patch, in texels at the equator."""
+    """Return the height and the width of a patch, in texels at the equator."""
     top, bottom, left, right = patch
     ring = float(solid_angle[top:bottom].mean() / solid_angle.max())
     return bottom - top, (right - left) * ring

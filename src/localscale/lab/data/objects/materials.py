@@ -1,4 +1,4 @@
-"""What a mesh's surface is made of: texture, colour, roughness; and what stands in where a file has none."""
+"""Read the materials of a mesh: texture, colour and roughness, with replacements for what a file lacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUGHNESS = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """A surface: albedo is ``colour`` (linear light) times the texture, where there is one."""
+    """A surface material: the albedo is ``colour`` (linear light) times the texture, if there is one."""
 
     colour: tuple[float, float, float] = GREY
     texture: Texture | None = None
@@ -28,7 +28,7 @@ class Material:
 def read_materials(
     parts: list[Any], name: str
 ) -> tuple[tuple[Material, ...], np.ndarray | None, np.ndarray | None, tuple[str, ...]]:
-    """One material per part of a mesh, all parts' ``uv`` and vertex ``colours``, and notes on what was missing."""
+    """Return one material per part, the ``uv`` and vertex ``colours`` of all parts, and notes on what is missing."""
     materials, coordinates, colours, notes = [], [], [], []
     for part in parts:
         count = len(part.vertices)
@@ -41,7 +41,10 @@ def read_materials(
             missing = "no UVs and no texture" if uv is None and _image_of(part) is None else "no texture"
             missing = "no UVs for its texture" if uv is None and _image_of(part) is not None else missing
             colour, stand_in = _base_colour(part) or GREY, "base colour" if _base_colour(part) else "mid-grey"
-            if getattr(part.visual, "kind", None) in ("vertex", "face"):  # a face's colour is spread over its corners
+            if getattr(part.visual, "kind", None) in (
+                "vertex",
+                "face",
+            ):  # trimesh converts face colours to vertex colours
                 vertex_colours = decode_srgb(np.asarray(part.visual.vertex_colors, dtype=np.uint8)[:, :3])
                 colour, stand_in = (1.0, 1.0, 1.0), "vertex colours"
             notes.append(f"{missing}; {stand_in} used")
@@ -63,7 +66,9 @@ def _texture_of(part: Any, uv: np.ndarray | None, name: str) -> Texture | None:
     if image is None or uv is None:
         return None
     if len(uv) != len(part.vertices) or not (np.abs(uv) < 1e6).all():
-        raise DataError(f"mesh {name} has texture coordinates that are too few, or not finite numbers below a million")
+        raise DataError(
+            f"mesh {name} has too few texture coordinates, or some that are not finite numbers below a million"
+        )
     try:
         return build_texture(image)
     except (OSError, SyntaxError, ValueError, EOFError) as error:
@@ -83,7 +88,7 @@ def _image_of(part: Any) -> Any:
 
 
 def _material_of(part: Any) -> Any:
-    """The material that the file states; trimesh gives an OBJ that has UVs only a material of four grey pixels."""
+    """Return the file's material, or None: to an OBJ with UVs but no material, trimesh adds one of four grey pixels."""
     material = getattr(part.visual, "material", None)
     image = getattr(material, "image", None)
     invented = image is not None and image.size == (2, 2) and len(image.convert("RGB").getcolors()) == 1
@@ -91,10 +96,10 @@ def _material_of(part: Any) -> Any:
 
 
 def _base_colour(part: Any) -> tuple[float, float, float] | None:
-    """The material's own colour, where the file states one; OBJ's is not multiplied into a texture."""
+    """Return the colour that the file states, or None; in an OBJ it is not multiplied with a texture."""
     material = _material_of(part)
     factor = getattr(material, "baseColorFactor", None)
-    if factor is not None:  # GLB states it in linear light, and trimesh keeps it as bytes
+    if factor is not None:  # GLB stores linear light, and trimesh converts it to bytes
         red, green, blue = (float(value) / 255 for value in np.asarray(factor)[:3])
     elif _image_of(part) is None and getattr(material, "diffuse", None) is not None:
         red, green, blue = (float(value) for value in decode_srgb(np.asarray(material.diffuse, dtype=np.uint8)[:3]))

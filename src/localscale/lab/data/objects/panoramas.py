@@ -1,4 +1,4 @@
-"""Equirectangular panoramas from .hdr and .exr files, in linear light, and looking into them.
+"""Read equirectangular panoramas from .hdr and .exr files in linear light, and sample them.
 
 Convention: z up; row 0 looks straight up; the middle column looks along +x and columns run clockwise seen from above,
 so that a panorama seen from inside is not mirrored. Texel (row i, column j) of H×W looks at azimuth π(1 − 2(j + ½)/W)
@@ -18,10 +18,10 @@ from localscale.errors import DataError
 from localscale.extras import require
 from localscale.files import read_whole
 
-__all__ = ["SUFFIXES", "Panorama", "directions_of", "load_panorama", "look_up", "panorama_digest", "split_panoramas"]
+__all__ = ["SUFFIXES", "Panorama", "directions_of", "load_panorama", "sample_panorama", "split_panoramas"]
 
 SUFFIXES = (".hdr", ".exr")
-MAX_WIDTH = 2048  # finer than the pixels of a 256 px view
+MAX_WIDTH = 2048  # texels of this size are finer than the pixels of a 256 px image
 MIN_HEIGHT = 8
 
 
@@ -36,7 +36,7 @@ class Panorama:
 def load_panorama(path: Path) -> Panorama:
     """Read a panorama; raise ``DataError`` with its name and the cause if it cannot light a scene."""
     if path.suffix.lower() not in SUFFIXES:
-        raise DataError(f"panorama {path.name} is no {' or '.join(SUFFIXES)} file")
+        raise DataError(f"panorama {path.name} is not a {' or '.join(SUFFIXES)} file")
     data = read_whole(path, f"panorama {path.name}")
     radiance = _read_hdr(data, path.name) if path.suffix.lower() == ".hdr" else _read_exr(path)
     height, width = radiance.shape[:2]
@@ -49,23 +49,18 @@ def load_panorama(path: Path) -> Panorama:
         bad = int((radiance < 0).any(axis=2).sum())
         raise DataError(f"panorama {path.name} has {bad} pixels with negative light; export it again without them")
     if radiance.max() == 0:
-        raise DataError(f"panorama {path.name} is black everywhere; it lights nothing")
+        raise DataError(f"panorama {path.name} is black everywhere; expected some light")
     if width > MAX_WIDTH:
         cv2 = require("cv2", "objects")
         radiance = cv2.resize(radiance, (MAX_WIDTH, MAX_WIDTH // 2), interpolation=cv2.INTER_AREA)
     return Panorama(path.stem, np.ascontiguousarray(radiance))
 
 
-def panorama_digest(path: Path) -> str:
-    """A hash of the file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def look_up(radiance: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """Radiance ``(H, 2H, 3)`` along unit ``directions`` ``(..., 3)``: bilinear, around the seam, held at the poles.
+def sample_panorama(radiance: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Sample the radiance ``(H, 2H, 3)`` along unit ``directions`` ``(..., 3)``: bilinear, wrapped around at the seam.
 
     >>> sky = np.zeros((8, 16, 3), dtype=np.float32); sky[:4] = 1
-    >>> look_up(sky, np.array([[0.0, 0.0, 1.0], [0.0, 0.6, -0.8]], dtype=np.float32))[:, 0]
+    >>> sample_panorama(sky, np.array([[0.0, 0.0, 1.0], [0.0, 0.6, -0.8]], dtype=np.float32))[:, 0]
     array([1., 0.], dtype=float32)
     """
     height, width = radiance.shape[:2]
@@ -84,7 +79,7 @@ def look_up(radiance: np.ndarray, directions: np.ndarray) -> np.ndarray:
 
 
 def directions_of(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each texel looks, ``(H, W, 3)``, and the solid angle of the texels of each row, ``(H,)``."""
+    """Return the direction of each texel, ``(H, W, 3)``, and the solid angle of a texel in each row, ``(H,)``."""
     azimuth = np.pi * (1 - 2 * (np.arange(width) + 0.5) / width)
     edges = np.pi * np.arange(height + 1) / height
     polar = np.pi * (np.arange(height) + 0.5) / height
@@ -96,22 +91,24 @@ def directions_of(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_panoramas(names: Iterable[str]) -> dict[str, list[str]]:
-    """Panoramas for ``"train"`` and ``"test"``: about a quarter to test, each by its own name's hash.
+    """Split panoramas into ``"train"`` and ``"test"``, about a quarter of them, by the hashes of their names.
 
-    A panorama added later moves no other one, except that either side has at least one.
+    So a panorama that is added later does not change the split of the others, unless a split would be empty.
 
     >>> split_panoramas(["alley", "beach", "cave", "dam", "exhibition"])
     {'train': ['beach', 'cave', 'exhibition'], 'test': ['alley', 'dam']}
     """
     ranked = sorted(set(names), key=lambda name: (_hash(name), name))
     if len(ranked) < 2:
-        raise DataError(f"{len(ranked)} usable panoramas came; expected at least 2, because train and test share none")
+        raise DataError(
+            f"there are {len(ranked)} usable panoramas; expected at least 2, because train and test share none"
+        )
     tests = min(max(sum(_hash(name) < 0.25 for name in ranked), 1), len(ranked) - 1)
     return {"train": sorted(ranked[tests:]), "test": sorted(ranked[:tests])}
 
 
 def _hash(name: str) -> float:
-    """A number in [0, 1) that only the name decides."""
+    """Return a number in [0, 1) that depends on the name only."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64
 
 
@@ -131,7 +128,7 @@ def _read_exr(path: Path) -> np.ndarray:
     try:
         with openexr.File(str(path)) as file:
             channels = {name: np.asarray(channel.pixels) for name, channel in file.channels().items()}
-    except Exception as error:  # the binding raises plain RuntimeError and TypeError
+    except Exception as error:  # the binding raises RuntimeError and TypeError
         raise DataError(f"panorama {path.name} is a broken .exr file: {error}") from error
     for joined in ("RGB", "RGBA"):
         if joined in channels:

@@ -1,35 +1,53 @@
-"""Rendering scenes to images, masks and numbers, behind a small interface."""
+"""Renderers: draw scenes as images and masks."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from localscale.lab.data.objects.assets import Assets
 from localscale.lab.data.objects.cameras import Camera, project, rays, stratified
-from localscale.lab.data.objects.casting import Body, Hits, cast
-from localscale.lab.data.objects.lighting import Environment
-from localscale.lab.data.objects.panoramas import look_up
+from localscale.lab.data.objects.casting import Body, Hits, build_tree, cast
+from localscale.lab.data.objects.lighting import Environment, light_environment
+from localscale.lab.data.objects.meshes import Mesh, UpAxis, load_mesh
+from localscale.lab.data.objects.panoramas import load_panorama, sample_panorama
 from localscale.lab.data.objects.scenes import Placement, Scene
-from localscale.lab.data.objects.shading import choose_exposure, reflect, tone
+from localscale.lab.data.objects.shading import choose_exposure, find_surface, reflect, tone
 from localscale.lab.data.objects.shadows import fill_in, shade_ground, share_of_light
-from localscale.lab.data.objects.surfaces import look_at
 from localscale.lab.data.objects.textures import encode_srgb
 
-__all__ = ["RENDERERS", "Coverage", "EmbreeRenderer", "Renderer", "Rendering"]
+__all__ = ["RENDERERS", "Assets", "Coverage", "EmbreeRenderer", "Renderer", "Rendering"]
 
-STEP = 2  # pixels between the object points whose light is traced
-COVERAGE_SIZE = 96  # pixels a side of the rough look that placing takes
+STEP = 2  # distance, in pixels, between the points of an object whose light is traced
+COVERAGE_SIZE = 96  # side, in pixels, of the image with which ``measure`` estimates the coverage
+MESHES_KEPT = 32  # about 7 MB each
+PANORAMAS_KEPT = 24  # 6 MB each at 1024×512
+
+
+class Assets:
+    """The meshes and panoramas of a process by name; they are loaded when needed, and the latest ones are kept."""
+
+    def __init__(self, meshes: Mapping[str, Path], panoramas: Mapping[str, Path], *, up: UpAxis = "z") -> None:
+        self._meshes, self._panoramas, self._up = dict(meshes), dict(panoramas), up
+        self.mesh = functools.lru_cache(maxsize=MESHES_KEPT)(self._load_mesh)
+        self.environment = functools.lru_cache(maxsize=PANORAMAS_KEPT)(self._load_environment)
+
+    def _load_mesh(self, name: str) -> tuple[Mesh, Any]:
+        mesh = load_mesh(self._meshes[name], up=self._up)
+        return mesh, build_tree(mesh)
+
+    def _load_environment(self, name: str) -> Environment:
+        return light_environment(load_panorama(self._panoramas[name]))
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """For each object: the part of the image it would cover alone, and the part of that which no other object hides."""
+    """For each object: the fraction of the image that it covers, and the fraction of this area that is not hidden."""
 
     areas: tuple[float, ...]
     visible: tuple[float, ...]
@@ -37,7 +55,7 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class Rendering:
-    """An image ``(S, S, 3)`` in 8-bit sRGB, and which object each pixel shows, ``(S, S)``: 0 none, k the k-th."""
+    """An image ``(S, S, 3)`` in 8-bit sRGB, and the object's number in each pixel, ``(S, S)``, 0 for background."""
 
     image: np.ndarray
     instances: np.ndarray
@@ -45,20 +63,20 @@ class Rendering:
 
 
 class Renderer(Protocol):
-    """What draws scenes. The same scene gives the same pixels, in any process and after any other scene."""
+    """A renderer returns the same pixels for the same scene, in any process and after any other scene."""
 
     def measure(self, scene: Scene) -> Coverage:
-        """Roughly how much of the image each object covers; cheap, because placing asks often."""
+        """Estimate the coverage of each object; it must be fast, because every attempt to place objects needs it."""
         ...
 
     def render(self, scene: Scene) -> Rendering:
-        """The image and the masks of a scene."""
+        """Return the image and the masks of a scene."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What the members of a group share: rays, the panorama behind them, and the exposure."""
+    """The rays, the background and the exposure, which all members of a group share."""
 
     directions: np.ndarray
     background: np.ndarray
@@ -66,7 +84,7 @@ class View:
 
 
 class EmbreeRenderer:
-    """Ray casting on the processor, lit by the panorama, anti-aliased; see ``reflect`` for the shading."""
+    """Ray casting on the CPU with anti-aliasing and light from the panorama; ``reflect`` describes the shading."""
 
     def __init__(self, assets: Assets, *, size: int = 256, samples: int = 4) -> None:
         self.assets = assets
@@ -106,11 +124,11 @@ class EmbreeRenderer:
         colours = np.zeros((size * size, 3), dtype=np.float32)
         angle = math.radians(camera.field_of_view) / size / math.sqrt(samples)
         for index, hits in enumerate(found, start=1):
-            hits = _only(hits, seen[hits.ray] == index)
+            hits = hits.select(seen[hits.ray] == index)
             if not len(hits.ray):
                 continue
             directions = view.directions[hits.ray]
-            surface = look_at(bodies[index - 1], hits, camera.position, directions)
+            surface = find_surface(bodies[index - 1], hits, camera.position, directions)
             pixel = hits.ray // samples
             lit = _light(bodies, environment, pixel, surface.points, surface.normals, size, bodies[index - 1])
             light = reflect(bodies[index - 1], hits, surface, directions, environment, lit=lit, angle=angle)
@@ -122,7 +140,7 @@ class EmbreeRenderer:
         free = counts[:, :1].astype(np.float32)
         image = encode_srgb((colours + background * free) / np.float32(samples)).reshape(size, size, 3)
         coverage = _coverage([len(hits.ray) for hits in found], counts[:, 1:].sum(axis=0), size * size * samples)
-        # A tie goes to what the first sample shows, or every object would grow by half a sample.
+        # A tie goes to the first sample's object; otherwise every object would grow by half a sample.
         counts = counts * 2
         counts[np.arange(len(counts)), seen[::samples]] += 1
         return Rendering(image, counts.argmax(axis=1).astype(np.uint8).reshape(size, size), coverage)
@@ -132,7 +150,7 @@ class EmbreeRenderer:
 
     def _make_view(self, camera: Camera, panorama: str) -> View:
         environment = self.assets.environment(panorama)
-        background = look_up(environment.panorama.radiance, _rays_of(camera, self.size, 1))
+        background = sample_panorama(environment.panorama.radiance, _rays_of(camera, self.size, 1))
         exposure = choose_exposure(environment, background, camera.axes()[0])
         return View(_rays_of(camera, self.size, self.samples), background, np.float32(exposure))
 
@@ -141,7 +159,7 @@ RENDERERS: dict[str, Callable[..., Renderer]] = {"embree": EmbreeRenderer}
 
 
 def _rays_of(camera: Camera, size: int, samples: int) -> np.ndarray:
-    """Directions ``(size² · samples, 3)``, all samples of a pixel in a row."""
+    """Return the directions ``(size² · samples, 3)``; the samples of a pixel follow each other."""
     rows, columns = np.divmod(np.arange(size * size), size)
     corners = np.stack((columns, rows), axis=1)
     points = corners[:, None] + (stratified(samples) if samples > 1 else np.full((1, 2), 0.5))
@@ -149,9 +167,9 @@ def _rays_of(camera: Camera, size: int, samples: int) -> np.ndarray:
 
 
 def _cast_within(body: Body, camera: Camera, directions: np.ndarray, size: int, samples: int) -> Hits:
-    """The hits of the image's rays on a body; only rays through its bounding box's outline are cast."""
-    places, depth = project(camera, body.placement.box(), size)
-    low, high = np.floor(places.min(axis=0)) - 1, np.ceil(places.max(axis=0)) + 1
+    """Return the hits of the image's rays on a body; only rays near its bounding box are cast."""
+    positions, depth = project(camera, body.placement.box(), size)
+    low, high = np.floor(positions.min(axis=0)) - 1, np.ceil(positions.max(axis=0)) + 1
     if depth.min() <= 0:
         low, high = np.zeros(2), np.full(2, size)
     left, upper = np.clip(low, 0, size).astype(int)
@@ -171,7 +189,10 @@ def _light(
     size: int,
     own: Body,
 ) -> np.ndarray:
-    """The share of light at each sample: traced once on every ``STEP``-th pixel, and where neighbours do not tell."""
+    """Return the share of light at each sample.
+
+    It is traced at every ``STEP``-th pixel and interpolated; pixels that differ from their neighbours are traced, too.
+    """
     shown, first, back = np.unique(pixel, return_index=True, return_inverse=True)
     rows, columns = np.divmod(shown, size)
     known = (rows % STEP == 0) & (columns % STEP == 0)
@@ -195,12 +216,8 @@ def _light(
     return light[rank][back]
 
 
-def _only(hits: Hits, which: np.ndarray) -> Hits:
-    return Hits(hits.ray[which], hits.distance[which], hits.face[which], hits.weights[which])
-
-
 def _counts(seen: np.ndarray, objects: int) -> np.ndarray:
-    """How many samples of each pixel show the background and each object, ``(P, 1 + objects)``."""
+    """Count the samples of each pixel that show the background and each object, ``(P, 1 + objects)``."""
     return np.stack([(seen == index).sum(axis=1) for index in range(objects + 1)], axis=1)
 
 

@@ -1,6 +1,6 @@
-"""Scenes: a camera, a panorama, and objects that stand on an invisible ground at their own distances.
+"""Scenes: a camera, a panorama, and objects that stand on an invisible ground, each at its own distance.
 
-The members of a group are the same scene with other distances; camera, background, objects, yaw and bearing stay.
+The members of a group differ in the distances only; camera, panorama, objects, yaw and bearing are the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TYPICAL_SIZE = 0.25
 
 @dataclass(frozen=True)
 class Placement:
-    """One object: what it is, and how it stands.
+    """An object and its position.
 
-    ``bearing`` and ``yaw`` are degrees counter-clockwise, the bearing from the camera's heading; ``distance`` is that
-    from the camera to the object's centre, in metres; ``factor`` multiplies the mesh's own size; ``extent`` is the
-    mesh's own bounding box and ``position`` where it stands.
+    ``yaw`` and ``bearing`` are in degrees, counter-clockwise; the bearing is relative to the camera's heading.
+    ``distance`` is the distance from the camera to the object's centre, in metres. ``extent`` are the sides of the
+    mesh's bounding box, and ``factor`` multiplies them. ``position`` is the centre of the footprint on the ground.
     """
 
     name: str
@@ -36,23 +36,23 @@ class Placement:
 
     @property
     def centre(self) -> np.ndarray:
-        """The middle of its bounding box, ``(3,)``."""
+        """The centre of the bounding box, ``(3,)``."""
         return np.array([*self.position, self.extent[2] * self.factor / 2])
 
     @property
     def radius(self) -> float:
-        """Half the diagonal of its bounding box."""
+        """Half the diagonal of the bounding box."""
         return math.sqrt(sum(side * side for side in self.extent)) * self.factor / 2
 
     def corners(self) -> np.ndarray:
-        """The four corners of its footprint's rectangle, in order, ``(4, 2)``."""
+        """Return the four corners of the footprint, in order, ``(4, 2)``."""
         half = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) * (np.array(self.extent[:2]) * self.factor / 2)
         cosine, sine = math.cos(math.radians(self.yaw)), math.sin(math.radians(self.yaw))
         turned = (half[:, 0] * cosine - half[:, 1] * sine, half[:, 0] * sine + half[:, 1] * cosine)
         return np.stack(turned, axis=1) + np.array(self.position)
 
     def box(self) -> np.ndarray:
-        """The eight corners of its bounding box, ``(8, 3)``."""
+        """Return the eight corners of the bounding box, ``(8, 3)``."""
         corners = self.corners()
         top = self.extent[2] * self.factor
         return np.concatenate([np.column_stack((corners, np.full(4, z))) for z in (0.0, top)])
@@ -60,7 +60,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is to be seen: the same scene gives the same pixels."""
+    """Everything that a renderer needs; the same scene gives the same pixels."""
 
     camera: Camera
     panorama: str
@@ -68,9 +68,10 @@ class Scene:
 
 
 def size_factor(extent: tuple[float, float, float], *, typical: float = TYPICAL_SIZE) -> float:
-    """What an object's size is multiplied by, so that its longest side goes halfway, in octaves, to ``typical`` metres.
+    """Return the factor that makes an object's longest side the geometric mean of itself and ``typical`` metres.
 
-    It ends between a third and three times that, so that a mesh in millimetres can still stand beside one in metres.
+    The result is limited to between a third and three times ``typical``, so that a mesh in millimetres and one in
+    metres fit into one scene.
 
     >>> size_factor((0.5, 0.1, 0.1)) * 0.5 == math.sqrt(0.5 * 0.25)
     True
@@ -90,7 +91,7 @@ def place(
     bearing: float,
     distance: float,
 ) -> Placement | None:
-    """An object on the ground whose centre is ``distance`` from the camera; None where that would be underneath it."""
+    """Place an object on the ground at ``distance`` from the camera; return None if that point is below the camera."""
     factor = size_factor(extent)
     drop = camera.height - extent[2] * factor / 2
     if distance <= abs(drop):
@@ -102,7 +103,7 @@ def place(
 
 
 def footprints_meet(a: Placement, b: Placement, *, margin: float = 0.01) -> bool:
-    """Whether the rectangles that two objects stand on come closer than ``margin`` along every separating axis.
+    """Return whether the footprints of two objects come closer than ``margin``, by the separating axis theorem.
 
     >>> camera = Camera(height=0.5, pitch=-20.0, heading=0.0, field_of_view=50.0)
     >>> near, far = (place(camera, "box", (0.25,) * 3, yaw=0, bearing=0, distance=d) for d in (1.0, 1.5))

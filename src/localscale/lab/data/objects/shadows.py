@@ -1,4 +1,4 @@
-"""How much of the panorama's light reaches a point past the objects: on the ground, and on the objects themselves."""
+"""Shadows: the fraction of the panorama's light that reaches points on the ground and on the objects."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from localscale.lab.data.objects.lighting import Environment
 
 __all__ = ["fill_in", "shade_ground", "share_of_light"]
 
-BOUNCE = 0.15  # of the light that an object holds back, the share that arrives anyway after a bounce
-AMBIENT = (
-    0.4  # of the ground's light, the part that comes evenly from all sides, off things a panorama holds no distance of
-)
-DENSITY = 1.4  # a little darker than computed: seen from afar, a faint true shadow leaves objects floating
-FAINT = 0.03  # fainter shadows are dropped: low lights would touch all the ground, and the background must stay
-GROUND_STEP = 4  # pixels between the ground points that are traced
-EDGE = 0.06  # the difference in shade between neighbours that asks for a closer look
+BOUNCE = 0.15  # fraction of the blocked light that arrives anyway, after reflections
+AMBIENT = 0.4  # fraction of the ground's light that comes evenly from all sides, reflected by nearby surfaces
+DENSITY = 1.4  # exponent that darkens shadows a little, because objects with faint shadows seem to float
+FAINT = 0.03  # fainter shadows are dropped: lights near the horizon would darken all the ground a little
+GROUND_STEP = 4  # distance, in pixels, between the ground points that are traced
+EDGE = 0.06  # difference in shade between neighbours above which every pixel is traced
 
 
 def share_of_light(
     bodies: Sequence[Body], environment: Environment, points: np.ndarray, normals: np.ndarray
 ) -> np.ndarray:
-    """The part of the irradiance at ``points`` ``(P, 3)`` that the bodies let through, per colour, ``(P, 3)``.
+    """Return the fraction of the irradiance at ``points`` ``(P, 3)`` that the bodies let through, per colour.
 
-    Light from below comes off the ground. Close to an object that ground lies in its shadow, so it counts the less the
-    nearer the ground is.
+    Light from below is reflected by the ground. Close to an object the ground is in its shadow, so light from below is
+    reduced the more, the nearer a point is to the ground.
     """
     lights, powers = environment.lights, environment.powers
     cosine = sum(np.multiply.outer(normals[:, axis], lights[:, axis]) for axis in range(3))
@@ -46,9 +44,9 @@ def share_of_light(
 
 
 def shade_ground(bodies: Sequence[Body], environment: Environment, camera: Camera, size: int) -> np.ndarray:
-    """What the panorama's ground is multiplied by, ``(size, size, 3)``: exactly 1 where no object takes light away.
+    """Return the factor for each pixel of the ground, ``(size, size, 3)``: exactly 1 where no object blocks light.
 
-    Traced on a lattice of pixels and interpolated, and traced again for every pixel around an edge of the shadow.
+    The factor is traced on a lattice of pixels and interpolated. Around the edges of shadows every pixel is traced.
     """
     cv2 = require("cv2", "objects")
     count = -(-size // GROUND_STEP)
@@ -61,7 +59,7 @@ def shade_ground(bodies: Sequence[Body], environment: Environment, camera: Camer
     shade = cv2.resize(coarse, (size, size), interpolation=cv2.INTER_LINEAR).reshape(-1, 3)
     fine = np.flatnonzero(edge)
     shade[fine] = _shade_points(bodies, environment, camera, np.arange(size) + 0.5, fine, size)
-    # One ray per pixel leaves stairs at the edge of a sun's shadow; away from edges the exact values stay.
+    # One ray per pixel gives jagged edges of a sun's shadow, so only these pixels are blurred.
     shade[fine] = cv2.blur(shade.reshape(size, size, 3), (3, 3)).reshape(-1, 3)[fine]
     return shade.reshape(size, size, 3)
 
@@ -69,7 +67,7 @@ def shade_ground(bodies: Sequence[Body], environment: Environment, camera: Camer
 def _shade_points(
     bodies: Sequence[Body], environment: Environment, camera: Camera, ticks: np.ndarray, which: np.ndarray, size: int
 ) -> np.ndarray:
-    """The shade where the camera looks through some points of a lattice: ``which`` counts them row by row."""
+    """Return the shade at the ground points behind the lattice points ``which``, counted row by row."""
     rows, columns = np.divmod(which, len(ticks))
     directions = rays(camera, np.stack((ticks[columns], ticks[rows]), axis=1), size)
     ground = np.flatnonzero(directions[:, 2] < -1e-3)
@@ -92,11 +90,11 @@ def _shade_points(
 def fill_in(
     lattice: np.ndarray, values: np.ndarray, rows: np.ndarray, columns: np.ndarray, traits: np.ndarray, step: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Spread ``values`` ``(Q, 3)``, known on every ``step``-th pixel, over pixels that look like their neighbours.
+    """Interpolate ``values`` ``(Q, 3)``, known on every ``step``-th pixel, between pixels with similar surfaces.
 
-    ``lattice`` ``(h, w)`` holds for each lattice pixel the index of its value, or −1; ``traits`` ``(P, T)`` describe
-    the surface at ``rows``, ``columns``, and the first Q of them belong to the values. Returns the mixtures ``(P, 3)``
-    and which of them had a neighbour alike enough to be trusted.
+    ``lattice`` ``(h, w)`` holds the index of each lattice pixel's value, or −1. ``traits`` ``(P, T)`` describe the
+    surface at ``rows``, ``columns``; the first Q of them belong to the values. Return interpolated values and whether
+    each has a sufficiently similar neighbour.
     """
     y, x = rows / step, columns / step
     top, left = np.floor(y).astype(np.int64), np.floor(x).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Textures as linear-light mip pyramids, read trilinearly."""
+"""Textures: mip pyramids in linear light, sampled trilinearly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from localscale.extras import require
 
 __all__ = ["Texture", "build_texture", "decode_srgb", "encode_srgb", "sample_texture"]
 
-MAX_SIDE = 512  # twice the side of a rendered image: finer texels would never be seen
+MAX_SIDE = 512  # twice the side of a rendered image; finer texels would not be visible
 
 
 @dataclass(frozen=True, eq=False)
 class Texture:
-    """The levels of a texture in a row: ``texels`` ``(N, 3)``; level k is ``shapes[k]`` large, from ``starts[k]``."""
+    """A mip pyramid: ``texels`` ``(N, 3)`` hold all levels; level k begins at ``starts[k]`` with ``shapes[k]``."""
 
     texels: np.ndarray
     shapes: np.ndarray
@@ -24,12 +24,12 @@ class Texture:
 
     @property
     def levels(self) -> int:
-        """How many levels there are; the last is a single texel."""
+        """The number of levels; the last one is a single texel."""
         return len(self.starts)
 
 
 def decode_srgb(values: np.ndarray) -> np.ndarray:
-    """8-bit sRGB values as linear light in [0, 1].
+    """Convert 8-bit sRGB values to linear light in [0, 1].
 
     >>> decode_srgb(np.array([0, 255], dtype=np.uint8))
     array([0., 1.], dtype=float32)
@@ -38,7 +38,7 @@ def decode_srgb(values: np.ndarray) -> np.ndarray:
 
 
 def encode_srgb(light: np.ndarray) -> np.ndarray:
-    """Linear light as 8-bit sRGB values, cut off to [0, 1].
+    """Convert linear light, clipped to [0, 1], to 8-bit sRGB values.
 
     >>> encode_srgb(np.array([0.0, 0.5, 2.0]))
     array([  0, 188, 255], dtype=uint8)
@@ -49,7 +49,7 @@ def encode_srgb(light: np.ndarray) -> np.ndarray:
 
 
 def build_texture(image: Image.Image, *, max_side: int = MAX_SIDE) -> Texture:
-    """The mip pyramid of an image; each level averages linear light, not sRGB codes.
+    """Build the mip pyramid of an image; levels average linear light and not sRGB values.
 
     >>> build_texture(Image.new("RGB", (8, 4), "red")).shapes.tolist()
     [[4, 8], [2, 4], [1, 2], [1, 1]]
@@ -72,7 +72,7 @@ def build_texture(image: Image.Image, *, max_side: int = MAX_SIDE) -> Texture:
 
 
 def sample_texture(texture: Texture, uv: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """The texture at ``uv`` ``(P, 2)``, blurred to ``level`` ``(P,)``: trilinear, and repeated outside [0, 1]².
+    """Sample the texture at ``uv`` ``(P, 2)`` and mip ``level`` ``(P,)``, trilinearly; it repeats outside [0, 1]².
 
     Convention: v points up, as in OBJ; the texel (row i, column j) of an H×W level sits at ((j + ½)/W, 1 − (i + ½)/H).
     """

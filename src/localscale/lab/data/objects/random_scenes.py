@@ -1,6 +1,6 @@
-"""Drawing scenes at random, until the objects can be seen and do not run into each other.
+"""Sample random groups of scenes in which both objects are visible and do not intersect.
 
-All randomness comes from the generator that is passed in, in a fixed order, so a group is a function of its seed.
+All random numbers come from the given generator in a fixed order, so a group is a function of the generator's seed.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from localscale.lab.data.objects.cameras import Camera, project
 from localscale.lab.data.objects.renderer import Renderer
 from localscale.lab.data.objects.scenes import Placement, Scene, footprints_meet, place, size_factor
 
-__all__ = ["Extent", "Limits", "draw_group", "is_framed"]
+__all__ = ["Extent", "Limits", "is_framed", "random_group"]
 
 Extent = tuple[float, float, float]
-STEPS = 40  # distances that are tried to find how near and how far an object may be
+STEPS = 40  # distances tried to find the nearest and the farthest one that keeps an object in the frame
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What is drawn, and what is kept.
+    """Limits of a random scene.
 
-    ``distance`` is the nearest and the farthest an object may be, in halves of its own diagonal, so that small and
-    large ones fill the image alike; ``range`` the least ratio of the two that the frame must leave, and ``spread``
-    the least ratio between an object's nearest and farthest place in a group; ``area`` the least and the most of the
-    image an object may cover; ``visible`` the least part of it that must not be hidden; ``together`` how often the two
-    are drawn in nearly one direction, where one may hide the other; ``below`` how many degrees below the horizon
-    objects must stand, because above that a panorama shows walls and not a floor.
+    - ``distance``: nearest and farthest distance of an object, in units of half its diagonal, so that small and large
+      objects fill the image alike.
+    - ``range``: smallest ratio of the farthest to the nearest distance at which an object is still in the frame.
+    - ``spread``: smallest ratio of an object's farthest to its nearest distance in a group.
+    - ``area``: smallest and largest fraction of the image that an object covers.
+    - ``visible``: smallest fraction of an object that the other one leaves visible.
+    - ``together``: probability that both objects lie in nearly the same direction, where one may hide the other.
+    - ``field_of_view``, ``pitch``: ranges of the camera's angles, in degrees.
+    - ``below``: smallest angle of objects below the horizon, in degrees; above it a panorama shows walls and no floor.
     """
 
     distance: tuple[float, float] = (2.2, 9.0)
@@ -47,8 +50,8 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class _Cast:
-    """What stays the same in a group; ``reach`` is how near and how far each object may be, in metres."""
+class _Shared:
+    """Everything that the members of a group share; ``reach`` is each object's nearest and farthest distance."""
 
     camera: Camera
     panorama: str
@@ -58,7 +61,7 @@ class _Cast:
     reach: tuple[tuple[float, float], ...] = ()
 
 
-def draw_group(
+def random_group(
     rng: np.random.Generator,
     members: int,
     *,
@@ -67,21 +70,21 @@ def draw_group(
     renderer: Renderer,
     limits: Limits | None = None,
 ) -> list[Scene] | None:
-    """One scene at ``members`` draws of its objects' distances; None if no scene fits after many attempts.
+    """Return a random scene at ``members`` random distances of its objects, or None after too many attempts.
 
-    A scene for which one of the members cannot be placed is dropped as a whole, and another one drawn.
+    If one member cannot be placed, the whole scene is dropped and another one is drawn.
     """
     limits = limits or Limits()
     names = sorted(extents)
     for _ in range(limits.scene_attempts):
-        cast = _draw_cast(rng, names, extents, panoramas, limits)
-        if cast is None:
+        shared = _draw_shared(rng, names, extents, panoramas, limits)
+        if shared is None:
             continue
-        # Each object visits near and far over the group: member k draws from its own part of the range, shuffled.
-        parts = np.stack([rng.permutation(members) for _ in cast.names], axis=1)
+        # Each member draws from its own part of the distance range, so that every object is near and far in the group.
+        parts = np.stack([rng.permutation(members) for _ in shared.names], axis=1)
         scenes: list[Scene] = []
         for part in parts:
-            scene = _draw_member(rng, cast, part, members, extents, renderer, limits)
+            scene = _draw_member(rng, shared, part, members, extents, renderer, limits)
             if scene is None:
                 break
             scenes.append(scene)
@@ -91,19 +94,19 @@ def draw_group(
 
 
 def is_framed(camera: Camera, placement: Placement, *, margin: float = 0.01) -> bool:
-    """Whether an object's bounding box lies inside the image, ``margin`` of a side away from its edges."""
-    places, depth = project(camera, placement.box(), 1)
-    return bool(depth.min() > 0.05 and places.min() >= margin and places.max() <= 1 - margin)
+    """Return whether an object's bounding box lies inside the image, at least ``margin`` of a side from its edges."""
+    positions, depth = project(camera, placement.box(), 1)
+    return bool(depth.min() > 0.05 and positions.min() >= margin and positions.max() <= 1 - margin)
 
 
-def _draw_cast(
+def _draw_shared(
     rng: np.random.Generator,
     names: Sequence[str],
     extents: Mapping[str, Extent],
     panoramas: Sequence[str],
     limits: Limits,
-) -> _Cast | None:
-    """A scene without distances, or None where the frame leaves an object too little room to come and go."""
+) -> _Shared | None:
+    """Return a random scene without distances, or None if the frame leaves an object too small a range of distances."""
     view, pitch = rng.uniform(*limits.field_of_view), rng.uniform(*limits.pitch)
     panorama = panoramas[int(rng.integers(len(panoramas)))]
     chosen = tuple(names[int(index)] for index in rng.choice(len(names), 2, replace=False))
@@ -111,7 +114,7 @@ def _draw_cast(
     first, second = (float(bearing) for bearing in rng.uniform(-0.32 * view, 0.32 * view, 2))
     beside = first + float(rng.uniform(-0.15 * view, 0.15 * view))
     bearings = (first, beside if rng.random() < limits.together else second)
-    # The camera looks at about where the objects will be, so that coming near does not take them out of the frame.
+    # The camera looks at about where the objects will be, so that near objects stay in the frame, too.
     aim = rng.uniform(2.8, 4.2) * float(np.mean([_radius(extents[name]) for name in chosen]))
     height = 0.4 * min(_radius(extents[name]) for name in chosen) + aim * math.tan(math.radians(-pitch))
     camera = Camera(height, pitch, rng.uniform(0, 360), view)
@@ -124,12 +127,12 @@ def _draw_cast(
         if not fitting or fitting[-1] < limits.range * fitting[0]:
             return None
         reach.append((fitting[0], fitting[-1]))
-    return _Cast(camera, panorama, chosen, yaws, bearings, tuple(reach))
+    return _Shared(camera, panorama, chosen, yaws, bearings, tuple(reach))
 
 
 def _draw_member(
     rng: np.random.Generator,
-    cast: _Cast,
+    shared: _Shared,
     part: np.ndarray,
     parts: int,
     extents: Mapping[str, Extent],
@@ -138,13 +141,13 @@ def _draw_member(
 ) -> Scene | None:
     for attempt in range(limits.member_attempts):
         share = rng.random(len(part))
-        if attempt < limits.member_attempts // 2:  # later draws may come from the whole range
+        if attempt < limits.member_attempts // 2:  # later attempts use the whole range
             share = (part + share) / parts
-        distances = [near * (far / near) ** float(u) for (near, far), u in zip(cast.reach, share, strict=True)]
-        objects = _arrange(cast, distances, extents, limits)
+        distances = [near * (far / near) ** float(u) for (near, far), u in zip(shared.reach, share, strict=True)]
+        objects = _arrange(shared, distances, extents, limits)
         if objects is None:
             continue
-        scene = Scene(cast.camera, cast.panorama, objects)
+        scene = Scene(shared.camera, shared.panorama, objects)
         coverage = renderer.measure(scene)
         low, high = limits.area
         if min(coverage.visible) >= limits.visible and all(low <= area <= high for area in coverage.areas):
@@ -153,13 +156,13 @@ def _draw_member(
 
 
 def _arrange(
-    cast: _Cast, distances: Sequence[float], extents: Mapping[str, Extent], limits: Limits
+    shared: _Shared, distances: Sequence[float], extents: Mapping[str, Extent], limits: Limits
 ) -> tuple[Placement, ...] | None:
-    """The objects at these distances, if they are in the frame and stand apart."""
+    """Place the objects at these distances; return None if one leaves the frame or if they intersect."""
     objects = []
-    for name, yaw, bearing, distance in zip(cast.names, cast.yaws, cast.bearings, distances, strict=True):
-        placement = place(cast.camera, name, extents[name], yaw=yaw, bearing=bearing, distance=distance)
-        if placement is None or not _is_usable(cast.camera, placement, limits):
+    for name, yaw, bearing, distance in zip(shared.names, shared.yaws, shared.bearings, distances, strict=True):
+        placement = place(shared.camera, name, extents[name], yaw=yaw, bearing=bearing, distance=distance)
+        if placement is None or not _is_usable(shared.camera, placement, limits):
             return None
         objects.append(placement)
     return None if footprints_meet(*objects) else tuple(objects)
@@ -171,7 +174,7 @@ def _is_usable(camera: Camera, placement: Placement, limits: Limits) -> bool:
 
 
 def _spread(scenes: Sequence[Scene]) -> float:
-    """The ratio of an object's farthest to its nearest distance, for the object that moves least."""
+    """Return the ratio of the farthest to the nearest distance of the object that moves least."""
     distances = np.array([[placement.distance for placement in scene.objects] for scene in scenes])
     return float((distances.max(axis=0) / distances.min(axis=0)).min())
 
