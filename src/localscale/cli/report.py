@@ -1,4 +1,4 @@
-"""``localscale report``: one page about a finished run."""
+"""``localscale report``: one HTML page about a finished run."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """One self-contained HTML file about a finished run: scores, curves, learned warps, examples, solver health."""
+    """Write one self-contained HTML file about a finished run: scores, curves, learned maps, examples, solver."""
 
     folder: Positional[Path]
     """Folder of a finished run."""
     control: Path | None = None
-    """Folder of a finished run of the same task, shown beside it."""
+    """Folder of a finished run of the same task to compare with."""
     out: Path | None = None
-    """File to write; by default report.html in the run's folder."""
+    """File to write; report.html in the run's folder by default."""
     images: int = 64
-    """Test images, or scenes, to look at for examples and solver health."""
+    """Number of test images, or scenes, for examples and solver statistics."""
     data: Path | None = None
-    """Folder of the test images (data.root or data.test-root), where it is not the one that the recipe names."""
+    """Folder of the test images, if it differs from data.root or data.test-root of the recipe."""
     quiet: bool = False
-    """No progress bars."""
+    """Show no progress bars."""
 
     def run(self) -> None:
         from localscale.lab.pages.report import write_report
 
-        print(
-            write_report(
-                self.folder,
-                control=self.control,
-                out=self.out,
-                images=self.images,
-                data=self.data,
-                progress=not self.quiet,
-            )
+        shown = write_report(
+            self.folder,
+            control=self.control,
+            out=self.out,
+            images=self.images,
+            data=self.data,
+            progress=not self.quiet,
         )
+        print(shown)

@@ -1,4 +1,4 @@
-"""Figures: what is drawn where, and files that are whole or not there."""
+"""Figures: the right data at the right place, and files."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,11 @@ import localscale as ls
 from localscale.cli import main
 from localscale.errors import ConfigError, DataError, OutputError, ShapeError
 from localscale.lab.pictures import draw_functions, draw_masks, draw_per_scale, draw_residuals, draw_warp, save_figure
+from localscale.lab.pictures.curves import read_per_scale
 from localscale.lab.pictures.masks import OBJECTS, STRANGE
-from localscale.lab.pictures.tables import per_scale_of
 
 
-def test_each_class_has_its_colour_and_strangers_another():
+def test_each_class_has_its_colour_and_unknown_classes_another():
     images, truth = torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long)
     truth[0, 0], truth[0, 1] = 7, 3
     answer = truth.clone()
@@ -34,6 +34,19 @@ def test_captions_stand_under_their_row():
     axes = draw_masks(images, truth, {"Aug": truth}, {"Aug": ["one", "two"]}).axes
     assert [axis.get_xlabel() for axis in axes] == ["", "", "", "", "one", "two"]
     assert [axes[row].get_ylabel() for row in (0, 2, 4)] == ["image", "truth", "Aug"]
+
+
+def test_masks_of_a_scene_from_the_command_line(scenes: Path, numbers: Path, tmp_path: Path):
+    out, data, run = tmp_path / "masks.svg", str(scenes / "test"), f"DEC={scenes / 'dec'}"
+    main(["figure", "masks", "--data", data, "--runs", run, f"Canon={scenes / 'canon'}", "--out", str(out)])
+    assert out.read_text().count("IoU") == 6
+    for arguments, sentence in (
+        (["--runs", run, "--scene", "9"], "--scene 9: .* has 4 scenes, 0 to 3"),
+        (["--runs", f"DEC={numbers / 'dec'}"], "classifies; expected a run of objects"),
+        (["--runs"], "expected NAME=FOLDER"),
+    ):
+        with pytest.raises(SystemExit, match=sentence):
+            main(["figure", "masks", "--data", data, *arguments, "--out", str(out)])
 
 
 def test_masks_of_another_size_are_refused():
@@ -64,7 +77,7 @@ def test_figures_are_written_whole(form: str, start: bytes, tmp_path: Path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == [f"warp.{form}"]
 
 
-def test_names_that_cannot_be_written(tmp_path: Path):
+def test_paths_that_cannot_be_written_are_refused(tmp_path: Path):
     figure = draw_warp(torch.rand(3, 8, 8), ls.identity_map())
     with pytest.raises(ConfigError, match=r"ends in \.bmp; expected \.png, \.pdf, \.svg"):
         save_figure(figure, tmp_path / "warp.bmp")
@@ -83,14 +96,14 @@ def test_warp_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         main(["figure", "warp", "--image", str(tmp_path / "gone.png"), "--out", str(tmp_path / "b.png")])
 
 
-def test_each_rows_seeds_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_seeds_of_a_row_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     runs = [
         {"label": label, "metrics": {"per_scale": {"accuracy": {"0.7": low, "1.0": high}}}}
         for label, low, high in (("Aug", 0.5, 0.75), ("Aug", 0.25, 0.75), ("DEC", 0.5, 1.0))
     ]
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"runs": [*runs, {"label": "old", "metrics": {}}]}))
-    scales, lines = per_scale_of(path)
+    scales, lines = read_per_scale(path)
     assert scales == ["0.7", "1.0"]
     assert lines["Aug"].tolist() == [[50, 75], [25, 75]]
     assert lines["DEC"].tolist() == [[50, 100]]
@@ -100,13 +113,13 @@ def test_each_rows_seeds_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     main(["figure", "per-scale", "--result", str(path), "--rows", "DEC", "--out", str(tmp_path / "a.svg")])
     assert (tmp_path / "a.svg").exists()
     with pytest.raises(ConfigError, match=r"no row 'Dec' in .*DEC"):
-        per_scale_of(path, ("Dec",))
+        read_per_scale(path, ("Dec",))
     path.write_text("{}")
-    with pytest.raises(DataError, match="is no result of a table"):
-        per_scale_of(path)
+    with pytest.raises(DataError, match="is not a result of localscale reproduce"):
+        read_per_scale(path)
     path.write_text(json.dumps({"runs": []}))
     with pytest.raises(DataError, match="has no accuracy per scale"):
-        per_scale_of(path)
+        read_per_scale(path)
 
 
 def test_scales_that_do_not_fit_are_refused():
@@ -145,9 +158,10 @@ def test_growth_is_drawn_from_a_benchmarks_results(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("{}", "no result of a benchmark"), ('{"tables": []}', "has no table"), ("x", "no result")]
+    ("content", "said"),
+    [("{}", "not a benchmark result"), ('{"tables": []}', "has no table"), ("x", "not a bench")],
 )
-def test_what_is_no_benchmark_is_said(content: str, said: str, tmp_path: Path):
+def test_files_without_growth_are_refused(content: str, said: str, tmp_path: Path):
     (tmp_path / "speed.json").write_text(content)
     with pytest.raises(SystemExit, match=said):
         main(["figure", "growth", "--result", str(tmp_path / "speed.json"), "--out", str(tmp_path / "growth.svg")])

@@ -1,27 +1,15 @@
-"""What a run learned, drawn: the right maps over the right images, and runs that have none."""
+"""The figure of learned maps: each map over its own image, and errors for runs without maps."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny_recipes import tiny, write_backbone, write_digits
 
 import localscale as ls
 from localscale.cli import main
 from localscale.errors import ShapeError
 from localscale.lab.pictures.learned import draw_learned, learned_maps
-from localscale.lab.training import train
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("learned")
-    write_digits(folder)
-    write_backbone(folder / "backbone.safetensors")
-    for method in ("dec", "plain"):
-        train(tiny(folder, method, epochs=1), folder / method, cpu=True)
-    return folder
 
 
 def test_canonical_forms_stand_below_their_images():
@@ -40,16 +28,16 @@ def test_canonical_forms_stand_below_their_images():
         draw_learned(images[:2], m)
 
 
-def test_the_numbers_of_a_run_at_several_sizes(runs: Path, tmp_path: Path):
-    images, m, captions = learned_maps(runs / "dec", numbers=2, sizes=3)
+def test_images_of_a_run_at_several_sizes(numbers: Path, tmp_path: Path):
+    images, m, captions = learned_maps(numbers / "dec", numbers=2, sizes=3)
     assert (len(images), m.batch, captions) == (6, 6, [captions[0]] * 3 + [captions[3]] * 3)
     assert not torch.equal(images[0], images[1]), "another draw of its sizes"
-    main(["figure", "learned", "--run", str(runs / "dec"), "--numbers", "1", "--out", str(tmp_path / "a.png")])
+    main(["figure", "learned", "--run", str(numbers / "dec"), "--numbers", "1", "--out", str(tmp_path / "a.png")])
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
 
-def test_runs_that_have_nothing_to_show_are_told(runs: Path, tmp_path: Path):
+def test_runs_without_a_canonicalizer_are_refused(numbers: Path, tmp_path: Path):
     with pytest.raises(SystemExit, match="has no canonicalizer at the input; expected a run of a dec row"):
-        main(["figure", "learned", "--run", str(runs / "plain"), "--out", str(tmp_path / "a.png")])
+        main(["figure", "learned", "--run", str(numbers / "aug"), "--out", str(tmp_path / "a.png")])
     with pytest.raises(SystemExit, match="--numbers 0 and --sizes 4; expected at least 1"):
-        main(["figure", "learned", "--run", str(runs / "dec"), "--numbers", "0"])
+        main(["figure", "learned", "--run", str(numbers / "dec"), "--numbers", "0"])

@@ -1,4 +1,4 @@
-"""Pictures of what local scaling does to answers (extra: figures)."""
+"""Figures of maps, answers and measurements (extra: figures)."""
 
 from localscale.lab.pictures.curves import draw_per_scale, draw_residuals
 from localscale.lab.pictures.files import save_figure

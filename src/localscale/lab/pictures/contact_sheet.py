@@ -24,7 +24,7 @@ BACKGROUND, INK, FAINT = (255, 255, 255), (20, 20, 20), (110, 110, 110)
 
 @dataclass(frozen=True)
 class Cell:
-    """One image as it is shown, its masks in colours after it; in each line of the caption a name and factors."""
+    """One image with its coloured masks; each line of its caption has a name and scale factors."""
 
     pictures: list[Image.Image]
     captions: list[tuple[str, str]]
@@ -103,7 +103,7 @@ def _captions(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _colour(data: bytes) -> Image.Image:
-    """A label map in colours: hues a golden angle apart and five brightnesses, so that few labels look alike."""
+    """Return a coloured label map: hues a golden angle apart and five brightnesses, so that few labels look alike."""
     with Image.open(io.BytesIO(data)) as mask:
         labels = np.asarray(mask).astype(np.int64)
     if set(np.unique(labels)) <= {0, 255}:
@@ -138,7 +138,7 @@ def _draw(rows: list[list[Cell]], title: str) -> Image.Image:
 
 
 def _fit(draw: ImageDraw.ImageDraw, font: Any, name: str, factor: str) -> str:
-    """Name and factor in a cell's width; a long name is cut, never the factor."""
+    """Return name and factor in the width of a cell; a long name is cut, the factor never."""
     text, kept = f"{name} {factor}".strip(), name
     while draw.textlength(text, font=font) > CELL and len(kept) > 1:
         kept = kept[:-1].rstrip()

@@ -1,87 +1,117 @@
-"""Curves of what was measured: answers against scale, and residuals against iterations."""
+"""Curves of measurements: accuracy or probability against scale, and residuals against solver steps."""
 
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from localscale.errors import ShapeError
+from localscale.errors import ConfigError, DataError, ShapeError, near_misses
+from localscale.files import read_whole
 from localscale.lab.pictures.files import new_figure
 from localscale.lab.pictures.palette import BLUE, GREEN, GREY, PURPLE, SERIES, SKY, VERMILION
 
-__all__ = ["draw_per_scale", "draw_residuals"]
+__all__ = ["draw_per_scale", "draw_residuals", "read_per_scale"]
 
 COLOURS = (GREY, VERMILION, BLUE, GREEN, PURPLE, SKY)  # the first row of a table is the baseline
-MARKERS = "os^Dvp"  # distinguish lines in greyscale prints
+MARKERS = "os^Dv"  # distinguish lines in greyscale prints, and lines of one colour
 LEAST = 1e-8  # a residual of 0 has no place on a logarithmic axis
 
 
+def read_per_scale(path: Path, rows: tuple[str, ...] = ()) -> tuple[list[str], dict[str, Tensor]]:
+    """Return the scales of a result of ``localscale reproduce`` and the accuracies in percent at each.
+
+    The accuracies are ``(seeds, scales)`` by the row's label, for the named rows or for all.
+    """
+    try:
+        runs = [run for run in json.loads(read_whole(path, str(path)))["runs"] if "per_scale" in run["metrics"]]
+        found: dict[str, list[dict[str, float]]] = {}
+        for run in runs:
+            found.setdefault(run["label"], []).append(run["metrics"]["per_scale"]["accuracy"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is not a result of localscale reproduce ({type(error).__name__}: {error}); name a file that it "
+            "wrote with --result"
+        ) from error
+    if not found:
+        raise DataError(f"{path} has no accuracy per scale; only results of MNIST and ImageNet have it")
+    for row in rows:
+        if row not in found:
+            raise ConfigError(f"no row {row!r} in {path}: {near_misses(row, found)}")
+    scales = list(next(iter(found.values()))[0])
+    return scales, {
+        row: 100 * torch.tensor([[seed[scale] for scale in scales] for seed in found[row]]) for row in rows or found
+    }
+
+
 def draw_per_scale(scales: list[float] | list[str], answers: dict[str, Tensor], *, ylabel: str) -> Any:
-    """A matplotlib figure: a line for each model, mean and one standard deviation over images (paper, Fig. perscale).
+    """Return a figure with one line per model: mean ± one standard deviation (paper, Fig. perscale).
 
     Args:
-        scales: the places along x.
-        answers: by the model's name, ``(images, scales)``; a single row has no deviation.
-        ylabel: what they are.
+        scales: the values along x.
+        answers: by the model's name, values ``(images, scales)``; one row alone has no standard deviation.
+        ylabel: the name of the values.
 
     >>> len(draw_per_scale([0.7, 1.0, 1.3], {"base": torch.rand(8, 3)}, ylabel="probability").axes)
     1
     """
-    figure, axes = new_figure(1, 1, width=3.3, height=2.3)
-    axis, places = axes[0][0], range(len(scales))
-    for (name, values), colour in zip(answers.items(), COLOURS * len(answers), strict=False):
+    figure, axis = _new_axis("local scale", ylabel)
+    places = range(len(scales))
+    styles = zip(itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False)
+    for (name, values), (colour, marker) in zip(answers.items(), styles, strict=False):
         if values.dim() != 2 or values.shape[1] != len(scales):
             raise ShapeError(f"{name} has shape {tuple(values.shape)}; expected (images, {len(scales)}), one per scale")
         mean = values.double().mean(0)
-        axis.plot(places, mean, marker="o", markersize=3, color=colour, label=name)
+        axis.plot(places, mean, marker=marker, markersize=3, color=colour, label=name)
         if len(values) > 1:
             deviation = values.double().std(0)
             low, high = mean - deviation, mean + deviation
-            if values.min() >= 0 and values.max() <= 1:  # probabilities, which a deviation must not leave
+            if values.min() >= 0 and values.max() <= 1:  # the band around probabilities stays within [0, 1]
                 low, high = low.clamp_min(0), high.clamp_max(1)
             axis.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
     axis.set_xticks(list(places), [str(scale) for scale in scales], fontsize=7)
-    axis.set_xlabel("local scale", fontsize=7)
-    axis.set_ylabel(ylabel, fontsize=7)
-    axis.tick_params(labelsize=7)
     axis.legend(fontsize=6, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def draw_residuals(residuals: dict[str, Tensor], *, tolerance: float, max_steps: int | None = None) -> Any:
-    """A matplotlib figure: the relative residual at each evaluation, median and 10 to 90 % of images.
+    """Return a figure of the relative residual at each solver step: median and 10th to 90th percentile of images.
 
     Args:
-        residuals: by the site's (or solver's) name, ``(images, steps)``; what is smaller than 1e-8 is drawn there.
-        tolerance: drawn as a line.
-        max_steps: where the solver stops at the latest, drawn as a line if there are more steps than that.
+        residuals: by the name of the site, ``(images, steps)``; values below 1e-8 are drawn at 1e-8.
+        tolerance: drawn as a horizontal line.
+        max_steps: the largest number of steps of the solver, drawn as a vertical line if more steps are shown.
 
     >>> len(draw_residuals({"input": torch.rand(8, 5)}, tolerance=1e-3).axes)
     1
     """
-    figure, axes = new_figure(1, 1, width=3.3, height=2.3)
-    axis = axes[0][0]
-    for (name, values), (colour, marker) in zip(
-        residuals.items(), itertools.cycle(zip(SERIES, MARKERS, strict=True)), strict=False
-    ):
+    figure, axis = _new_axis("solver steps", "relative residual")
+    styles = zip(itertools.cycle(SERIES), itertools.cycle(MARKERS), strict=False)
+    for (name, values), (colour, marker) in zip(residuals.items(), styles, strict=False):
         steps = torch.arange(1, values.shape[1] + 1)
         share = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-        # Of an image that was lost the residual is infinite, and nothing lies between that and a number.
+        # A diverged image has an infinite residual, which cannot be interpolated with a finite one.
         low, median, high = values.double().clamp(min=LEAST).quantile(share, dim=0, interpolation="nearest")
         axis.plot(steps, median, marker=marker, markersize=3, linewidth=1.2, color=colour, label=name)
         axis.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
     axis.axhline(tolerance, color=GREY, linewidth=0.8, linestyle="--", label=f"tolerance {tolerance:g}")
     if max_steps is not None and max_steps < max(values.shape[1] for values in residuals.values()):
-        axis.axvline(max_steps, color=GREY, linewidth=0.8, linestyle=":", label=f"stopped after {max_steps}")
+        axis.axvline(max_steps, color=GREY, linewidth=0.8, linestyle=":", label=f"stops after {max_steps}")
     axis.set_yscale("log")
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_xlabel("evaluations", fontsize=7)
-    axis.set_ylabel("relative residual", fontsize=7)
-    axis.tick_params(labelsize=7)
     axis.legend(fontsize=6, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def _new_axis(xlabel: str, ylabel: str) -> tuple[Any, Any]:
+    figure, axes = new_figure(1, 1, width=3.3, height=2.3)
+    axis = axes[0][0]
+    axis.set_xlabel(xlabel, fontsize=7)
+    axis.set_ylabel(ylabel, fontsize=7)
+    axis.tick_params(labelsize=7)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure, axis

@@ -1,4 +1,4 @@
-"""Figures as files."""
+"""New Matplotlib figures, and figures as files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.errors import ConfigError
+from localscale.extras import require
 from localscale.files import write_whole
 
 __all__ = ["FORMATS", "blank_figure", "new_figure", "save_figure"]
@@ -15,13 +16,8 @@ FORMATS = ("png", "pdf", "svg")
 
 
 def blank_figure(*, width: float, height: float) -> tuple[Any, Any]:
-    """A figure of so many inches and one axis over all of it, whose units are inches from the lower left corner."""
-    from localscale.extras import require
-
-    require("matplotlib", "figures")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=200)
+    """Return a figure and one axis that covers it; both are measured in inches from the lower left corner."""
+    figure = _figure(figsize=(width, height), dpi=200)
     axis = figure.add_axes((0, 0, 1, 1))
     axis.set(xlim=(0, width), ylim=(0, height))
     axis.set_axis_off()
@@ -29,18 +25,20 @@ def blank_figure(*, width: float, height: float) -> tuple[Any, Any]:
 
 
 def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, Any]:
-    """A matplotlib figure of so many inches and its axes ``(rows, columns)``; needs no display."""
-    from localscale.extras import require
-
-    require("matplotlib", "figures")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=200, layout="constrained")
+    """Return a figure of ``width`` × ``height`` inches and its axes ``(rows, columns)``; no display is needed."""
+    figure = _figure(figsize=(width, height), dpi=200, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
+def _figure(**settings: Any) -> Any:
+    require("matplotlib", "figures")
+    from matplotlib.figure import Figure
+
+    return Figure(**settings)
+
+
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure whole, or not at all; the name's ending says in which format."""
+    """Write a figure atomically, in the format that the suffix of ``path`` names: png, pdf or svg."""
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
         raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}; expected .{', .'.join(FORMATS)}")

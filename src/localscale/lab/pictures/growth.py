@@ -1,4 +1,4 @@
-"""How the cost of a solve grows with its settings, from a benchmark's results."""
+"""Growth of the time and memory of a solve with its settings, from benchmark results."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from localscale.files import read_whole
 from localscale.lab.pictures.files import new_figure
 from localscale.lab.pictures.palette import BLUE, ORANGE
 
-__all__ = ["draw_growth", "growth_of"]
+__all__ = ["draw_growth", "read_growth"]
 
 TITLE = "How the cost of a solve grows"
 LINES = {"forward": (BLUE, "o"), "forward and backward": (ORANGE, "s")}
 UNITS = {"ms": "time, ms", "peak MiB": "peak memory, MiB"}
 
-Growth = dict[str, list[dict[str, float]]]  # by what was varied, a row for each value
+Growth = dict[str, list[dict[str, float]]]  # by the setting that was varied, one row per value
 
 
-def growth_of(path: Path) -> Growth:
-    """The rows of the table about growth in a file that ``python -m benchmarks --suite speed`` wrote."""
+def read_growth(path: Path) -> Growth:
+    """Read the growth table from a file that ``python -m benchmarks --suite speed`` wrote."""
     try:
         tables = json.loads(read_whole(path, str(path)))["tables"]
         rows = [row for table in tables if table["title"] == TITLE for row in table["rows"]]
@@ -31,8 +31,8 @@ def growth_of(path: Path) -> Growth:
             found.setdefault(row["axis"], []).append(kept)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is no result of a benchmark ({type(error).__name__}: {error}); expected a file that "
-            "python -m benchmarks --suite speed wrote"
+            f"{path} is not a benchmark result ({type(error).__name__}: {error}); name a file that "
+            "python -m benchmarks --suite speed wrote with --result"
         ) from error
     if not found:
         raise DataError(f"{path} has no table {TITLE!r}; measure it with python -m benchmarks --suite speed")
@@ -40,7 +40,7 @@ def growth_of(path: Path) -> Growth:
 
 
 def draw_growth(growth: Growth) -> Any:
-    """A matplotlib figure: time above, memory below, a column for each setting that was varied.
+    """Return a figure with time above and memory below, one column for each setting that was varied.
 
     >>> row = {"value": 1.0} | {f"{line} {unit}": 2.0 for line in LINES for unit in UNITS}
     >>> len(draw_growth({"batch": [row], "steps": [row]}).axes)

@@ -1,4 +1,4 @@
-"""The whole way of an image in one drawing: canonicalized, looked at, canonicalized again inside, answered."""
+"""A drawing of the whole method: canonicalizer at the image, backbone, canonicalizer at a feature, head."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ __all__ = ["draw_pipeline"]
 
 WIDTH, HEIGHT, MIDDLE = 11.6, 4.1, 2.0  # inches
 NUMBER, FACTOR = 4, 2.9  # an image of the dataset, and the size of all its digits in the canonical form
-SIZES, OTHER_SIZES = (1.4, 1.0, 0.6), (0.5, 0.85, 1.65)  # of the three digits, before and after g
+SIZES, OTHER_SIZES = (1.4, 1.0, 0.6), (0.5, 0.85, 1.65)  # of the three digits in I and in S(I; g)
 BROWN, PALE = "#8A5A00", "#FFF8E8"  # words and background of a canonicalizer's panel
 SMALL, LARGE, ANSWER = 13, 16, 22  # points
-MATH = "dejavuserif"  # or a capital I would be a stroke
+MATH = "dejavuserif"  # a serif font, so that a capital I is not a mere stroke
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Real ones: I and S(I; g), the map halfway to rest, and the canonical form of each, all ``(1, 1, H, W)``."""
+    """The parts of the drawing: I and S(I; g), a map halfway to the equilibrium, and both canonical forms.
+
+    Images are ``(1, 1, H, W)``.
+    """
 
     images: tuple[Tensor, Tensor]
     halfway: Map
@@ -39,9 +42,9 @@ class Pieces:
 
 
 def make_pieces() -> Pieces:
-    """Three digits on a diagonal: all alike in the canonical form C, at sizes of their own in I = S(C; l) and S(I; g).
+    """Compute the parts from three digits of equal size in C, of different sizes in I = S(C; l) and in S(I; g).
 
-    The canonical forms are S⁻¹(I; l) and S⁻¹(S(I; g); g∘l), by maps that are known and not learned.
+    The canonical forms are S⁻¹(I; l) and S⁻¹(S(I; g); g∘l). The maps are known, not learned.
     """
     dataset = LocallyScaledMNIST(train=False, digits=embedded_digits(train=False), factors=(FACTOR, FACTOR))
     drawn, labels = dataset.renderer()(torch.tensor([NUMBER]))
@@ -55,13 +58,13 @@ def make_pieces() -> Pieces:
 
 
 def _by_thirds(sizes: tuple[float, ...], power: float = 1.0) -> Map:
-    """Each third of both axes becomes larger or smaller as a whole."""
+    """Return a map that scales each third of both axes by its own factor."""
     logits = power * torch.tensor([sizes]).log()
     return map_from_logits(logits, logits, family="separable")
 
 
 def draw_pipeline() -> Any:
-    """A matplotlib figure: image, equilibrium at the input, backbone, equilibrium at a feature, head, answer.
+    """Return a figure: image, equilibrium at the input, backbone, equilibrium at a feature, head, answer.
 
     >>> len(draw_pipeline().axes[0].images)
     9
@@ -75,7 +78,7 @@ def draw_pipeline() -> Any:
 
 
 def _draw_images(axis: Any, pieces: Pieces) -> None:
-    """One scene at two sets of sizes, both on their way to the canonicalizer."""
+    """Draw one scene at two sets of sizes; both go to the canonicalizer."""
     for image, y in zip(pieces.images, (2.93, 1.07), strict=True):
         _picture(axis, image, (0.88, y), 1.45)
         _arrow(axis, (1.66, y), (2.06, y))
@@ -86,7 +89,7 @@ def _draw_images(axis: Any, pieces: Pieces) -> None:
 
 
 def _draw_equilibrium(axis: Any, pieces: Pieces) -> None:
-    """The loop: Φ makes what is looked at, and what is looked at makes Φ."""
+    """Draw the fixed-point loop: Φ gives the canonical form, and H_ψ computes the next Φ from it."""
     _panel(axis, (3.78, MIDDLE), (3.36, 3.5))
     _words(axis, (3.78, 3.63), "canonicalizer at the image", va="top", colour=BROWN)
     _picture(axis, unscale(pieces.images[0], pieces.halfway), (2.95, 2.5), 1.0)
@@ -99,13 +102,13 @@ def _draw_equilibrium(axis: Any, pieces: Pieces) -> None:
     _arrow(axis, (2.95, 1.53), (2.95, 1.96))
     _arrow(axis, (3.49, 2.5), (4.85, 2.15), bend=-0.35)
     _arrow(axis, (4.85, 1.35), (3.49, 1.0), bend=-0.35)
-    _words(axis, (4.5, 2.68), "look")
+    _words(axis, (4.5, 2.68), "read")
     _words(axis, (4.58, 0.8), "update")
-    _words(axis, (3.88, 1.75), "until $\\Phi$\nrests", colour=BROWN)
+    _words(axis, (3.88, 1.75), "until $\\Phi$\nis fixed", colour=BROWN)
 
 
 def _draw_backbone(axis: Any, pieces: Pieces) -> None:
-    """From the canonical form to the answer, through a second canonicalizer."""
+    """Draw the way from the canonical form to the answer, through a second canonicalizer."""
     _arrow(axis, (5.5, MIDDLE), (5.84, MIDDLE))
     for image, shift in zip(reversed(pieces.canonical), (0.1, 0.0), strict=True):
         _picture(axis, image, (6.52 + shift, MIDDLE + shift), 1.25)
@@ -133,14 +136,14 @@ def _draw_backbone(axis: Any, pieces: Pieces) -> None:
 
 
 def _features(image: Tensor) -> list[Tensor]:
-    """What stands for a stage's features: edges along x, along y, and ink, coarse as a stage sees them."""
+    """Return three channels that stand for features: edges along x, edges along y, and ink, at low resolution."""
     x, y = (image.diff(dim=dim).abs() for dim in (3, 2))
     coarse = [F.adaptive_avg_pool2d(channel, 14) for channel in (x, y, image)]
     return [channel / channel.amax() for channel in coarse]
 
 
 def _picture(axis: Any, image: Tensor, centre: tuple[float, float], side: float) -> None:
-    """An image ``(1, 1, H, W)`` in [0,1], ink on white, in a thin frame."""
+    """Draw an image ``(1, 1, H, W)`` in [0,1], ink on white, in a thin frame."""
     left, low = centre[0] - side / 2, centre[1] - side / 2
     extent = (left, left + side, low, low + side)
     axis.imshow(image[0, 0].clamp(0, 1).numpy(), cmap="gray_r", vmin=0, vmax=1, extent=extent, aspect="auto", zorder=2)
@@ -157,12 +160,12 @@ def _box(axis: Any, centre: tuple[float, float], size: tuple[float, float], name
     axis.text(*centre, name, ha="center", va="center", fontsize=LARGE, color=INK, math_fontfamily=MATH)
 
 
-def _rounded(axis: Any, centre: tuple[float, float], size: tuple[float, float], *, radius: float, **look: str) -> None:
+def _rounded(axis: Any, centre: tuple[float, float], size: tuple[float, float], *, radius: float, **style: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     corner = (centre[0] - size[0] / 2, centre[1] - size[1] / 2)
     shape = FancyBboxPatch(
-        corner, *size, boxstyle=f"round,pad=0,rounding_size={radius}", linewidth=1.6, zorder=2, **look
+        corner, *size, boxstyle=f"round,pad=0,rounding_size={radius}", linewidth=1.6, zorder=2, **style
     )
     axis.add_patch(shape)
 
@@ -173,7 +176,7 @@ def _arrow(axis: Any, start: tuple[float, float], end: tuple[float, float], *, b
 
 
 def _loop(axis: Any, centre: tuple[float, float], radius: float = 0.15) -> None:
-    """The equilibrium, small: an arrow that comes back to where it began."""
+    """Draw two arrows in a circle, the symbol of an equilibrium."""
     x, y = centre
     style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
     for side in (1, -1):

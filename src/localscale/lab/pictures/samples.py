@@ -1,4 +1,4 @@
-"""Samples of written datasets: a scene per row, its sizes side by side."""
+"""Samples of datasets on disk: one group per row, its images side by side."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TITLES = {"mnist": "locally scaled MNIST", "objects": "locally scaled objects", 
 # inches
 CELL, GAP, MARGIN = 1.15, 0.05, 0.05
 NAME, TITLE, CAPTION = 0.26, 0.2, 0.15
-LONGEST = 22  # letters of a name beside a row
+LONGEST = 22  # characters of a name beside a row
 
 
 def read_samples(given: str, *, groups: int, columns: int) -> tuple[str, list[list[Cell]]]:
-    """Name and rows of the dataset in the folder ``given``; ``NAME=FOLDER`` gives it another name."""
+    """Return title and rows of the dataset in the folder ``given``; ``TITLE=FOLDER`` sets the title."""
     name, equals, folder = given.partition("=")
     if not equals or Path(given).is_dir():
         name, folder = "", given
@@ -32,10 +32,10 @@ def read_samples(given: str, *, groups: int, columns: int) -> tuple[str, list[li
 
 
 def draw_samples(datasets: list[tuple[str, list[list[Cell]]]]) -> Any:
-    """A matplotlib figure: for each dataset its name, and rows of images with their factors below.
+    """Return a figure with a title and rows of images for each dataset, and the scale factors under each image.
 
     Args:
-        datasets: name and rows of each, as ``localscale.lab.pictures.contact_sheet.read_rows`` reads them.
+        datasets: title and rows of each dataset, from ``read_samples``.
 
     >>> from PIL import Image
     >>> row = [Cell([Image.new("L", (8, 8))], [("7", "x1.0")]) for _ in range(3)]
@@ -44,7 +44,7 @@ def draw_samples(datasets: list[tuple[str, list[list[Cell]]]]) -> Any:
     """
     columns = max((len(row) for _, rows in datasets for row in rows), default=0)
     if not columns:
-        raise ShapeError("there is no image to draw; expected at least one row of one dataset")
+        raise ShapeError("there is no image to draw; expected at least one dataset with one row")
     lines = [_height(row) + CAPTION + GAP for _, rows in datasets for row in rows]
     top = 2 * MARGIN + len(datasets) * TITLE + (len(datasets) - 1) * GAP + sum(lines)
     figure, axis = blank_figure(width=2 * MARGIN + NAME + columns * (CELL + GAP) - GAP, height=top)
@@ -78,7 +78,7 @@ def _draw_row(axis: Any, row: list[Cell], top: float) -> None:
 
 
 def _size(cell: Cell) -> tuple[float, float]:
-    """Width and height in inches of an image that fills its cell."""
+    """Return width and height in inches of an image that fills its cell."""
     width, height = cell.pictures[0].size
     return CELL * width / max(width, height), CELL * height / max(width, height)
 
@@ -88,6 +88,6 @@ def _height(row: list[Cell]) -> float:
 
 
 def _name(cell: Cell) -> str:
-    """What the image shows, a line for each thing."""
+    """Return the names of the things in the image, one per line."""
     names = [name for name, _ in cell.captions if name]
     return "\n".join(name if len(name) <= LONGEST else f"{name[: LONGEST - 1].rstrip()}…" for name in names)

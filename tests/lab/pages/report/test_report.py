@@ -1,4 +1,4 @@
-"""Reports: every section from the run's own numbers, nothing fetched, and every bad input a sentence."""
+"""Reports: every section shows the numbers of the run, nothing is fetched, and errors are sentences."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_reports import Page, tiny_imagenet, tiny_objects, tiny_recipes, write_numbers, write_scenes
+from tiny_reports import Page, tiny_imagenet, tiny_objects, tiny_recipes
 
 from localscale.cli import main
 from localscale.errors import CheckpointError, ConfigError, DataError, OutputError
@@ -23,16 +23,6 @@ from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.training import train
 
 SECTIONS = ["scores", "scales", "training", "warps", "examples", "solver", "settings"]
-
-
-@pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_numbers(tmp_path_factory.mktemp("numbers"))
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scenes(tmp_path_factory.mktemp("scenes"))
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +100,16 @@ def test_masks_have_their_own_scores(scenes: Path, masks: str):
     assert found.row("this run: objects-vit_base-dec")[:7] == expected
     assert found.row("paper: dec, ViT")[:2] == ["83.12", "0.052"]
     assert found.row("paper: canon, ViT")[:2] == ["79.37", "0.062"]
-    assert "not measured scale by scale" in masks
+    assert "per scale was not measured" in masks
     assert masks.count('alt="true mask"') == masks.count('alt="mask of control"') == 12
 
 
 def test_curves_are_drawn_for_everything_that_was_logged(page: str):
-    for title in ("loss", "learning rate", "gradient norm", "residual", "solver steps", "moved, % of the side"):
+    for title in ("loss", "learning rate", "gradient norm", "residual", "solver steps", "displacement, % of the side"):
         assert f"<figcaption>{title}</figcaption>" in page
 
 
-def test_settings_that_differ_stand_apart(page: str):
+def test_settings_that_differ_come_first(page: str):
     differing = page[page.index("Settings that differ") : page.index("<details>")]
     assert "<mark>method.kind</mark></th><td>DEC</td><td>FineTune</td>" in differing
     assert "<mark>name</mark>" in differing
@@ -127,7 +117,7 @@ def test_settings_that_differ_stand_apart(page: str):
     assert "optimization.batch_size" in page
 
 
-def test_health_counts_every_image_looked_at(numbers: Path, page: str):
+def test_solver_statistics_cover_every_image(numbers: Path, page: str):
     run = read_run(numbers / "dec")
     examples = open_examples(run)
     changes, health = measure_changes(open_model(run), map(examples.read, range(6)))
@@ -172,10 +162,10 @@ def test_examples_are_ranked_by_change(numbers: Path):
     assert "no change to rank by" in nothing
 
 
-def test_a_model_without_canonicalizers_moves_nothing(numbers: Path):
+def test_a_model_without_canonicalizers_has_no_maps(numbers: Path):
     text = render_report(numbers / "aug", images=2)
-    assert "it has no canonicalizer" in text
-    assert "No model here solves for an equilibrium" in text
+    assert "has no canonicalizer" in text
+    assert "have no equilibrium to solve" in text
     assert Page(text).sections == SECTIONS
 
 
@@ -205,7 +195,7 @@ def test_names_are_escaped(numbers: Path, tmp_path: Path):
     assert "&lt;td&gt;" in table([""], [["<td>"]])
 
 
-def test_a_page_is_written_whole_by_the_command(numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_writes_the_page(numbers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = copied(numbers / "dec", tmp_path / "run")
     main(["report", str(run), "--control", str(numbers / "aug"), "--images", "2", "--quiet"])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
@@ -217,7 +207,7 @@ def test_a_page_is_written_whole_by_the_command(numbers: Path, tmp_path: Path, c
         main(["report", str(tmp_path / "gone")])
 
 
-def test_folders_that_are_no_finished_run(numbers: Path, tmp_path: Path):
+def test_folders_without_a_finished_run_are_refused(numbers: Path, tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"is not a run: it has no recipe\.json; name one that"):
         render_report(tmp_path)
     run = copied(numbers / "dec", tmp_path / "run")
@@ -231,7 +221,7 @@ def test_folders_that_are_no_finished_run(numbers: Path, tmp_path: Path):
         render_report(numbers / "dec", control=run)
 
 
-def test_controls_that_cannot_stand_beside_a_run(numbers: Path, scenes: Path, tmp_path: Path):
+def test_controls_of_another_task_or_size_are_refused(numbers: Path, scenes: Path, tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"has another task: objects, where .* has mnist; give --control a run"):
         render_report(numbers / "dec", control=scenes / "dec")
     other = copied(numbers / "aug", tmp_path / "run", data__image_size=96)
@@ -239,7 +229,7 @@ def test_controls_that_cannot_stand_beside_a_run(numbers: Path, scenes: Path, tm
         render_report(numbers / "dec", control=other)
 
 
-def test_data_that_is_gone_is_said_and_can_be_named(numbers: Path, scenes: Path, tmp_path: Path):
+def test_missing_data_is_reported_and_can_be_named(numbers: Path, scenes: Path, tmp_path: Path):
     run = copied(numbers / "dec", tmp_path / "numbers", data__root=str(tmp_path / "gone"))
     text = render_report(run)
     assert Page(text).sections == SECTIONS
@@ -258,7 +248,7 @@ def test_data_that_is_gone_is_said_and_can_be_named(numbers: Path, scenes: Path,
         render_report(run, data=others)
 
 
-def test_weights_and_logs_that_are_gone_are_said(numbers: Path, tmp_path: Path):
+def test_missing_weights_and_logs_are_reported(numbers: Path, tmp_path: Path):
     run = copied(numbers / "dec", tmp_path / "run")
     (run / "weights.safetensors").unlink()
     (run / "log.jsonl").unlink()
@@ -271,7 +261,7 @@ def test_weights_and_logs_that_are_gone_are_said(numbers: Path, tmp_path: Path):
         render_report(run)
 
 
-def test_other_images_than_the_run_was_measured_on_are_said(numbers: Path, tmp_path: Path):
+def test_a_note_says_if_the_images_are_not_those_of_the_run(numbers: Path, tmp_path: Path):
     run = copied(numbers / "dec", tmp_path / "run", data__data_seed=1)
     assert "The images shown are of LocallyScaledMNIST(test, 8 images, seed 1" in render_report(run, images=1)
 
@@ -283,7 +273,7 @@ def test_scenes_of_one_image_cannot_be_ranked(scenes: Path, tmp_path: Path):
     assert Page(text).sections == SECTIONS
 
 
-def test_numbers_and_names_that_make_no_page(numbers: Path, tmp_path: Path):
+def test_bad_arguments_are_refused(numbers: Path, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"images is 0; expected at least 1"):
         render_report(numbers / "dec", images=0)
     with pytest.raises(ConfigError, match=r"report\.pdf ends in \.pdf; expected \.html"):
@@ -293,7 +283,7 @@ def test_numbers_and_names_that_make_no_page(numbers: Path, tmp_path: Path):
         write_report(numbers / "aug", out=tmp_path / "file" / "report.html", images=1)
 
 
-def test_plots_bear_numbers_that_are_not_finite():
+def test_plots_accept_numbers_that_are_not_finite():
     nan, inf = float("nan"), float("inf")
     drawn = draw_panels({"loss": {"this run": ([1, 2], [nan, nan])}}, logarithmic=["loss"])
     assert drawn.count("<svg") == 1

@@ -1,4 +1,4 @@
-"""One self-contained page about a finished run (extra: figures).
+"""A self-contained HTML page about a finished run (extra: figures).
 
 >>> from localscale.lab.pages.report import write_report
 >>> write_report(Path("runs/dec"), control=Path("runs/aug"), out=Path("report.html"))  # doctest: +SKIP

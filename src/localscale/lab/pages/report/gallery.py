@@ -1,4 +1,4 @@
-"""Pictures with answers under them: examples whose answers change most and least, and learned warps."""
+"""Sections with pictures: the examples whose answers change most and least, and learned maps."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ WARPS = 4
 
 
 def examples_section(models: dict[str, TrainedModel], changes: dict[str, list[float]], examples: Examples) -> Html:
-    """The examples whose answers change most and least, by each run's own measure, every model's answers below."""
+    """Return the examples whose answers change most and least, with the answers of every model."""
     measured = {
         label: [k for k, change in enumerate(found) if not math.isnan(change)] for label, found in changes.items()
     }
     first = next(iter(changes))
     if not measured[first]:
-        note = "No image looked at shows its objects at two scales, so there is no change to rank by."
+        note = "No tested image shows its objects at two scales, so there is no change to rank by."
         return section("examples", "Examples", element("p", note, class_="note"))
     means = [f"{label} {_mean(changes[label], kept):.3g}" for label, kept in measured.items() if kept]
-    parts = [element("p", _measure(examples), f" Mean over {len(measured[first])} looked at: ", ", ".join(means), ".")]
+    parts = [element("p", _measure(examples), f" Mean over {len(measured[first])} examples: ", ", ".join(means), ".")]
     for title, numbers in _choose(changes, measured).items():
         if numbers:
             cards = [_card(examples.read(k), models, examples) for k in numbers]
@@ -42,7 +42,7 @@ def examples_section(models: dict[str, TrainedModel], changes: dict[str, list[fl
 
 
 def _choose(changes: dict[str, list[float]], measured: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Which examples stand under which heading; each stands under one."""
+    """Return the numbers of the examples under each heading; no example appears twice."""
     found: dict[str, list[int]] = {}
 
     def take(title: str, label: str, sign: int) -> None:
@@ -53,7 +53,7 @@ def _choose(changes: dict[str, list[float]], measured: dict[str, list[int]]) -> 
     take(f"Changes most ({first})", first, -1)
     take(f"Changes least ({first})", first, +1)
     for label in others:
-        take(f"Changes most ({label}), beside those above", label, -1)
+        take(f"Changes most ({label}), other than those above", label, -1)
     return found
 
 
@@ -61,8 +61,8 @@ def _measure(examples: Examples) -> str:
     if examples.read(0).masks is not None:
         return "Change is the standard deviation of IoU over the images of a scene."
     return (
-        "Change is an image's share of InvE: the mean squared ℓ2 between the softmax answer on the image (outlined) "
-        "and on its locally scaled variants."
+        "Change is the image's share of InvE: the mean squared ℓ2 distance between the softmax output on the image "
+        "(outlined) and on its locally scaled variants."
     )
 
 
@@ -105,7 +105,7 @@ def _masks_at(k: int, example: Example, masks: Tensor, answers: dict[str, Answer
 
 
 def warps_section(model: TrainedModel, examples: Examples, label: str) -> Html:
-    """Some images, the grid that each site's map makes of an even one, and the image's canonical form."""
+    """Return some images with the warped grid of each site and their canonical forms."""
     cards: list[Html] = []
     maps: dict[str, Map] = {}
     for number in range(min(WARPS, examples.count)):
@@ -113,24 +113,24 @@ def warps_section(model: TrainedModel, examples: Examples, label: str) -> Html:
         image = example.images[example.reference : example.reference + 1]
         maps = model.maps(image)
         if not maps:
-            note = "This run's model moves nothing: it has no canonicalizer."
+            note = "The model of this run has no canonicalizer, so there is no map to draw."
             return section("warps", "Learned warps", element("p", note, class_="note"))
         cells = [_cell(picture(image[0], example.name), "image")]
-        entering = image  # what a site sees has been moved by the input's map, if there is one
+        entering = image  # sites inside the backbone see the canonical form of the input
         for site, m in maps.items():
             grid = warp_grid(m, points=33)[0]
             moved = f"{100 * float(m.mean_displacement()):.2f} % of the side"
-            cells.append(_cell(picture(entering[0], f"warp at {site}", grid=grid), f"{site}: moved {moved}"))
+            cells.append(_cell(picture(entering[0], f"warp at {site}", grid=grid), f"{site}: displacement {moved}"))
             if site == INPUT:
                 entering = unscale(image, m)
                 cells.append(_cell(picture(entering[0], "canonical form"), "canonical form"))
         strip = element("div", *cells, class_="strip", tabindex="0")
         cards.append(element("figure", element("figcaption", element("b", example.name)), strip, class_="card"))
     note = (
-        f"Grids of {label}: each line is where a line of an even grid of the canonical form lies in what enters the "
-        "site. Straight, even lines mean that nothing moves."
+        f"The grids of {label} show which places of the image the canonical form reads. Straight, even lines mean that "
+        "the map is the identity."
     )
-    kind = "cards" if len(maps) == 1 else ""  # more sites need the whole width
+    kind = "cards" if len(maps) == 1 else ""  # several sites need the full width
     return section("warps", "Learned warps", element("p", note), element("div", *cards, class_=kind))
 
 

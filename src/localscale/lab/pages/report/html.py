@@ -1,4 +1,4 @@
-"""HTML from values: whatever is not HTML already is escaped."""
+"""HTML elements from values; values that are not ``Html`` are escaped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ VOID = ("img", "meta", "br")
 
 
 class Html(str):
-    """Text that is HTML already, and is put into other HTML as it is."""
+    """A string of HTML, which is inserted without escaping."""
 
     __slots__ = ()
 
 
 def join(parts: Iterable[object]) -> Html:
-    """The parts one after another, those that are no ``Html`` escaped.
+    """Concatenate parts; escape those that are not ``Html``.
 
     >>> join([Html("<b>1</b>"), " < ", 2])
     '<b>1</b> &lt; 2'
@@ -26,7 +26,7 @@ def join(parts: Iterable[object]) -> Html:
 
 
 def element(name: str, /, *content: object, **attributes: str) -> Html:
-    """One element; in an attribute's name a trailing underscore is dropped and others are hyphens: ``class_``.
+    """Return one element; ``class_`` names the attribute class, other underscores become hyphens.
 
     >>> element("p", "1 < 2", class_="note")
     '<p class="note">1 &lt; 2</p>'
@@ -36,7 +36,7 @@ def element(name: str, /, *content: object, **attributes: str) -> Html:
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
-    """A table whose first column names its rows; it scrolls by itself where a screen is narrow.
+    """Return a table whose first column holds row headers; it scrolls sideways on narrow screens.
 
     >>> '<th scope="row">this run</th><td>91.2</td>' in table(["", "accuracy"], [["this run", 91.2]])
     True
@@ -51,5 +51,5 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
 
 
 def section(anchor: str, title: str, *content: object) -> Html:
-    """A part of the page that can be linked to."""
+    """Return a section of the page with the link target ``anchor``."""
     return element("section", element("h2", title), *content, id=anchor)

@@ -1,4 +1,4 @@
-"""The page: every section of a report in one file that needs nothing else."""
+"""The report: all sections in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_report(
     data: Path | None = None,
     progress: bool = False,
 ) -> Path:
-    """Write the page about ``run``, whole or not at all; return where it is, by default ``report.html`` in the run.
+    """Write the report on ``run`` atomically and return its path, by default ``report.html`` in the run's folder.
 
     >>> write_report(Path("runs/dec"), control=Path("runs/aug"))  # doctest: +SKIP
     PosixPath('runs/dec/report.html')
@@ -59,19 +59,19 @@ def write_report(
 def render_report(
     run: Path, *, control: Path | None = None, images: int = 64, data: Path | None = None, progress: bool = False
 ) -> str:
-    """The page about the finished run in a folder, as HTML.
+    """Return the report on a finished run as HTML.
 
     Args:
         run: folder of a finished run.
-        control: a finished run of the same task to stand beside it.
-        images: how many test images, or scenes, are looked at for examples and solver health.
-        data: folder of the test images, where it is not the one that the recipe names.
-        progress: show a bar.
+        control: folder of a finished run of the same task to compare with.
+        images: number of test images, or scenes, for examples and solver statistics.
+        data: folder of the test images; ``None`` means the folder that the recipe names.
+        progress: show a progress bar.
 
     >>> render_report(Path("runs/dec"), images=16)  # doctest: +SKIP
     """
     if images < 1:
-        raise ConfigError(f"images is {images}; expected at least 1, the test images to look at")
+        raise ConfigError(f"--images is {images}; expected at least 1")
     require("matplotlib", "figures")
     runs = {RUN: read_run(run)}
     if control is not None:
@@ -81,18 +81,18 @@ def render_report(
         scores_section(runs),
         per_scale_section(runs),
         curves_section(runs),
-        *_seen(runs, images, data, progress=progress),
+        *_sections_of_images(runs, images, data, progress=progress),
         settings_section(runs),
     ]
     return _page(runs[RUN], sections)
 
 
-def _seen(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
-    """The sections for which models look at images; where that cannot be done, they say why."""
+def _sections_of_images(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
+    """Return the sections that need models and test images; if these cannot be read, the sections say why."""
     try:
-        return _look_at(runs, count, data, progress=progress)
+        return _test_models(runs, count, data, progress=progress)
     except CheckpointError as error:
-        return _left_out(f"A trained model cannot be read: {error}. Copy weights.safetensors back into its folder.")
+        return _left_out(f"A trained model cannot be read: {error}. Copy weights.safetensors into its folder.")
     except (DataError, ConfigError, MissingExtraError) as error:
         if data is not None:
             raise
@@ -102,7 +102,7 @@ def _seen(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progre
         )
 
 
-def _look_at(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
+def _test_models(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
     examples = open_examples(runs[RUN].with_data(data))
     models = {label: open_model(run) for label, run in runs.items()}
     changes, healths, tolerances = {}, {}, {}

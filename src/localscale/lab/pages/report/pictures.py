@@ -1,4 +1,4 @@
-"""Photographs and grids inside a page: base64 pixels, and lines over them as SVG."""
+"""Pictures inside the page: base64 pixels with an optional SVG grid over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIDE, QUALITY = 144, 80  # pixels and JPEG quality of a stored picture
 
 
 def picture(image: Tensor, description: str, *, grid: Tensor | None = None) -> Html:
-    """An image ``(1 or 3, H, W)`` in [0,1], small, with the lines of ``grid`` ``(L, P, 2)`` over it.
+    """Return a small picture of an image ``(1 or 3, H, W)`` in [0,1], with the lines of ``grid`` ``(L, P, 2)`` over it.
 
     >>> picture(torch.zeros(1, 4, 4), "a digit").count("data:image/")
     1

@@ -1,4 +1,4 @@
-"""Matplotlib figures as SVG inside a page: transparent, ink in the page's own colour, nothing but the drawing."""
+"""Matplotlib figures as SVG inside the page, transparent and in the text colour of the page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from localscale.lab.pictures.palette import SERIES
 
 __all__ = ["Series", "draw_histogram", "draw_panels", "draw_scales"]
 
-INK = "#010203"  # stands for the page's text colour
-SPAN = 5  # values that differ by less than this factor are shown on an even axis
+INK = "#010203"  # placeholder that becomes the text colour of the page
+SPAN = 5  # values within this factor of each other are drawn on a linear axis
 STYLES = ("-", "--", ":", "-.")
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # a label to x and y
 
 
 def draw_panels(panels: Mapping[str, Series], *, logarithmic: Sequence[str] = ()) -> Html:
-    """One figure per panel, side by side where there is room; those in ``logarithmic`` on a log axis if it helps.
+    """Return one figure per panel; panels in ``logarithmic`` have a log axis if their values differ enough.
 
     >>> draw_panels({"loss": {"this run": ([1, 2], [0.5, 0.25])}}).count("<svg")
     1
@@ -52,7 +52,7 @@ def _panel(name: str, series: Series, logarithmic: bool) -> Html:
 
 
 def draw_scales(scales: Sequence[str], accuracies: Mapping[str, Sequence[float]], label: str) -> Html:
-    """Accuracy in percent at every scale, a line each; ``label`` says what a scale is."""
+    """Return a plot of accuracy in percent at every scale, one line per run; ``label`` names the scales."""
     figure, axis = _new_axis(width=4.6)
     for k, (name, values) in enumerate(accuracies.items()):
         colour = SERIES[k % len(SERIES)]
@@ -65,9 +65,9 @@ def draw_scales(scales: Sequence[str], accuracies: Mapping[str, Sequence[float]]
 
 
 def draw_histogram(values: Mapping[str, Sequence[float]], title: str, *, mark: float) -> Html:
-    """How often each size of residual occurs, on a log axis, a line per name; ``mark`` is the tolerance."""
+    """Return histograms of the logarithm of residuals, one line per name, with the tolerance ``mark``."""
     figure, axis = _new_axis(width=4.6)
-    least = 1e-8  # smaller ones are rounding
+    least = 1e-8  # smaller residuals are rounding errors
     logs = {
         name: [math.log10(max(value, least)) for value in found if math.isfinite(value)]
         for name, found in values.items()
@@ -78,7 +78,7 @@ def draw_histogram(values: Mapping[str, Sequence[float]], title: str, *, mark: f
         colour, style = SERIES[k % len(SERIES)], STYLES[k % len(STYLES)]
         axis.hist(found, bins=24, range=span, histtype="step", color=colour, linestyle=style, linewidth=1.5, label=name)
     axis.axvline(math.log10(mark), color=INK, linewidth=0.8, linestyle=":", label=f"tolerance {mark:g}")
-    axis.set_xlabel("residual, power of ten")
+    axis.set_xlabel("log10 of the residual")
     axis.set_ylabel("images")
     _legend(axis)
     return _figure(figure, title)
@@ -102,7 +102,7 @@ def _legend(axis: Any) -> None:
 
 
 def _figure(figure: Any, title: str) -> Html:
-    """Only the drawing: no prologue, no metadata, no names that could clash with another figure's."""
+    """Return the drawing without prologue, metadata, size and ids, which could clash between figures."""
     import matplotlib
 
     content = io.StringIO()

@@ -1,4 +1,4 @@
-"""What a run reached, beside its control and the paper's figure."""
+"""Sections with scores: the run, its control and the paper."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from localscale.lab.runs.finished import FinishedRun
 
 __all__ = ["per_scale_section", "scores_section"]
 
-Named = dict[str, FinishedRun]  # "this run" and perhaps "control"
+Named = dict[str, FinishedRun]  # "this run" and, if given, "control"
 
 
 def scores_section(runs: Named) -> Html:
-    """A row for each run, then the paper's for the same rows of its table."""
+    """Return the table of scores, one row for each run and for each matching row of the paper."""
     dense = next(iter(runs.values())).task == "objects"
     head, line = (MASKS, _masks) if dense else (CLASSES, _classes)
     rows = [[f"{label}: {run.recipe.name or run.folder.name}", *line(run)] for label, run in runs.items()]
     printed = [row for row in dict.fromkeys(map(_paper, runs.values())) if row is not None]
     rows += [[name, *figures, *["–"] * (len(head) - 3)] for name, *figures in printed]
-    note = "The paper's figures are for its own, larger backbone of that family and its own data and budget."
+    note = "The paper's figures are for a backbone of the same family; its size, data and training budget may differ."
     if not printed:
         note = "The paper has no row for this recipe."
     return section("scores", "Scores", table(head, rows), element("p", _definition(dense), " ", note, class_="note"))
@@ -54,17 +54,19 @@ def _paper(run: FinishedRun) -> tuple[str, str, str] | None:
 def _definition(dense: bool) -> str:
     if dense:
         return (
-            "EquE is the mean squared ℓ2 between S(M(I); Φ) and M(S(I; Φ)) on softmax masks, per pixel; IoU deviation "
-            "is the standard deviation of IoU over the images of a scene."
+            "EquE is the mean squared ℓ2 distance per pixel between the softmax masks S(M(I); Φ) and M(S(I; Φ)). IoU "
+            "deviation is the standard deviation of IoU over the images of a scene."
         )
-    return "InvE is the mean squared ℓ2 between softmax answers on an image and on its locally scaled variants."
+    return (
+        "InvE is the mean squared ℓ2 distance between softmax outputs on an image and on its locally scaled variants."
+    )
 
 
 def per_scale_section(runs: Named) -> Html:
-    """Accuracy at each scale, where it was measured."""
+    """Return accuracy at each scale for the runs that measured it."""
     title, measured = "Accuracy per scale", {k: run for k, run in runs.items() if "per_scale" in run.metrics}
     if not measured:
-        note = "These runs were not measured scale by scale; runs on MNIST are with --data.bracket-count above 0."
+        note = "Accuracy per scale was not measured; runs on MNIST measure it if --data.bracket-count is above 0."
         return section("scales", title, element("p", note, class_="note"))
     first = next(iter(measured.values()))
     scales = list(first.metrics["per_scale"]["accuracy"])

@@ -1,4 +1,4 @@
-"""What a run was: its settings, the machine, and how training went."""
+"""Sections with settings and training curves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["curves_section", "settings_section"]
 
 Named = dict[str, FinishedRun]
 PANELS = {"loss": "loss", "learning_rate": "learning rate", "gradient": "gradient norm"}
-PARTS = ("task", "supervision", "prior", "invariance", "equivariance")  # of the loss, where a method has them
-SITE_PANELS = {"residual": "residual", "steps": "solver steps", "displacement": "moved, % of the side"}
+PARTS = ("task", "supervision", "prior", "invariance", "equivariance")  # terms of the loss that a method may have
+SITE_PANELS = {"residual": "residual", "steps": "solver steps", "displacement": "displacement, % of the side"}
 LOGARITHMIC = ("loss", "gradient norm", "residual")
 
 
 def settings_section(runs: Named) -> Html:
-    """A line per setting; with a control, those that differ stand first and are marked."""
+    """Return all settings of the runs; settings in which they differ come first and are marked."""
     flat = [_flatten(to_dict(run.recipe)) for run in runs.values()]
     names = list(dict.fromkeys(name for settings in flat for name in settings))
     rows = [[name, *(settings.get(name, "–") for settings in flat)] for name in names]
@@ -65,7 +65,7 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def curves_section(runs: Named) -> Html:
-    """Loss, learning rate and gradient norm by epoch, and what the solvers did at each site of the run."""
+    """Return curves of loss, learning rate, gradient norm and solver statistics over epochs."""
     logged = {label: run for label, run in runs.items() if run.log}
     panels: dict[str, Series] = {
         title: {label: _curve(run, name) for label, run in logged.items() if name in run.log[0]}
@@ -73,7 +73,7 @@ def curves_section(runs: Named) -> Html:
     }
     run = next(iter(runs.values()))
     if run.log:
-        panels["parts of the loss"] = {name: _curve(run, name) for name in PARTS if name in run.log[0]}
+        panels["terms of the loss"] = {name: _curve(run, name) for name in PARTS if name in run.log[0]}
         for kind, title in SITE_PANELS.items():
             sites = [name for name in run.log[0] if name.endswith(f"/{kind}")]
             factor = 100 if kind == "displacement" else 1
@@ -82,7 +82,7 @@ def curves_section(runs: Named) -> Html:
     parts = [draw_panels(shown, logarithmic=LOGARITHMIC)] if shown else []
     missing = [label for label in runs if label not in logged]
     if missing:
-        note = f"There is no log.jsonl in the folder of {' and '.join(missing)}, so nothing is drawn of its training."
+        note = f"There is no log.jsonl in the folder of {' and '.join(missing)}, so its training curves are missing."
         parts.append(element("p", note, class_="note"))
     return section("training", "Training", *parts)
 

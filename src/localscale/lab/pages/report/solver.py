@@ -1,4 +1,4 @@
-"""How well the equilibria were reached on the images that were looked at."""
+"""Section with solver statistics on the tested images."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEAD = (
     "median residual",
     "largest residual",
     "mean steps",
-    "moved, % of the side",
+    "displacement, % of the side",
     "least determinant",
 )
 
 
 def solver_section(healths: dict[str, Health], tolerances: dict[str, float]) -> Html:
-    """A line for each site of each run that solves for an equilibrium, and how its residuals are spread."""
+    """Return solver statistics and a histogram of residuals for each site of each run."""
     rows, drawn = [], []
     for label, health in healths.items():
         for site, found in health.items():
@@ -42,17 +42,17 @@ def solver_section(healths: dict[str, Health], tolerances: dict[str, float]) -> 
             residuals = {site: found.residual for site, found in health.items()}
             drawn.append(draw_histogram(residuals, f"residuals of {label}", mark=tolerances[label]))
     if not rows:
-        note = "No model here solves for an equilibrium."
+        note = "These models have no equilibrium to solve."
         return section("solver", "Solver health", element("p", note, class_="note"))
     told = ", ".join(f"{tolerances[label]:g} ({label})" for label, health in healths.items() if health)
     note = (
-        f"Converged: a residual of at most {told}. A least determinant at or below 0 means that a map folds. All "
-        "images of the examples count, scaled ones too."
+        f"An image has converged if its residual is at most {told}. A map folds if its least determinant is 0 or "
+        "below. The statistics cover all images of the examples, including scaled ones."
     )
     plots = element("div", *drawn, class_="panels")
     return section("solver", "Solver health", join([table(HEAD, rows), element("p", note, class_="note"), plots]))
 
 
 def _largest(values: Sequence[float]) -> float:
-    """NaN and infinity are the worst there are."""
+    """Return the largest value; NaN counts as infinity."""
     return max(values, key=lambda value: math.inf if math.isnan(value) else value)

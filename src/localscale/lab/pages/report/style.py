@@ -1,4 +1,4 @@
-"""How the page looks: light and dark, on a desk and on a phone; nothing is fetched."""
+"""The style sheet of the report, light and dark, for wide and narrow screens."""
 
 from localscale.lab.pictures.palette import SKY, VERMILION
 
