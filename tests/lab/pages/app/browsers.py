@@ -77,22 +77,22 @@ class Visit:
     def text(self, part: str) -> str:
         return self.page.locator(part).inner_text()
 
+    def html(self, part: str) -> str:
+        return self.page.locator(part).inner_html()
+
     def changed(self, part: str, before: str) -> str:
         """Wait until the text of ``part`` differs from ``before``, and return it."""
-        self.page.wait_for_function(
-            "([part, before]) => document.querySelector(part).innerText !== before", arg=[part, before]
-        )
+        self._wait("innerText", part, before)
         return self.text(part)
 
-    def drawn_anew(self, part: str, before: str) -> str:
+    def redrawn(self, part: str, before: str) -> str:
         """Wait until the HTML of ``part`` differs from ``before``, and return it."""
-        self.page.wait_for_function(
-            "([part, before]) => document.querySelector(part).innerHTML !== before", arg=[part, before]
-        )
+        self._wait("innerHTML", part, before)
         return self.html(part)
 
-    def html(self, part: str) -> str:
-        return self.page.locator(part).evaluate("element => element.innerHTML")
+    def _wait(self, kind: str, part: str, before: str) -> None:
+        script = f"([part, before]) => document.querySelector(part).{kind} !== before"
+        self.page.wait_for_function(script, arg=[part, before])
 
     def slide(self, part: str, value: float) -> None:
         """Move a slider with the events of a mouse."""

@@ -14,6 +14,7 @@ from localscale.lab.pages.app.models import Models, Pair
 gr = pytest.importorskip("gradio", reason="needs the extra app")
 
 
+@pytest.mark.slow
 def test_the_page_is_served_and_leaves_nothing_behind(folder: Path, tmp_path: Path):
     with served(tmp_path, "--model", str(folder / "dec")) as (address, process):
         assert [path.name[:15] for path in tmp_path.iterdir()] == ["localscale-app-"]

@@ -10,15 +10,22 @@ from tiny_pairs import write_run
 
 from localscale.lab.data.boxes import Box
 from localscale.lab.methods import DEC
-from localscale.lab.pages.app.curve import draw_curve
-from localscale.lab.pages.app.drawing import grid, source_of, strip
+from localscale.lab.pages.app import panels
+from localscale.lab.pages.app.drawing import data_url, grid, strip
 from localscale.lab.pages.app.examples import FOLDER, read_examples
 from localscale.lab.pages.app.knots import even_knots, move_knot
 from localscale.lab.pages.app.models import Pair, open_pair
-from localscale.lab.pages.app.panels import answers_panel, knots_panels, mark_panel, scaled_panel, sites_panel
-from localscale.lab.pages.app.predictions import likeliest, predict
 from localscale.lab.pages.app.scaling import box_between, box_maps
-from localscale.lab.pages.app.views import MIDDLE, View, mark_part, scale_part, view_example, view_image
+from localscale.lab.pages.app.views import (
+    MIDDLE,
+    View,
+    likeliest,
+    mark_part,
+    predict,
+    scale_part,
+    view_example,
+    view_image,
+)
 from localscale.maps import identity_map
 from localscale.warp import scale, unscale
 
@@ -44,7 +51,7 @@ def test_examples_are_small_and_their_boxes_hold_a_digit():
 def test_the_curve_holds_the_models_probabilities(pair: Pair, view: View):
     curve = view.curve
     for k in (0, 7, 14):
-        predictions = predict(pair, scale(view.seen, box_maps(view.box, [curve.factors[k]])))
+        predictions = predict(pair, scale(view.input, box_maps(view.box, [curve.factors[k]])))
         assert curve.base[k] == pytest.approx(predictions.base[0, curve.label].item(), abs=1e-5)
         assert curve.dec[k] == pytest.approx(predictions.dec[0, curve.label].item(), abs=1e-5)
 
@@ -55,7 +62,7 @@ def test_the_curve_follows_the_known_number_or_else_the_predicted_class(pair: Pa
     other = view_image(pair, Image.effect_noise((80, 60), 90).convert("RGB"), "noise.png")
     assert not other.label_known
     assert other.box == MIDDLE
-    assert other.curve.label == predict(pair, other.seen).dec[0].argmax()
+    assert other.curve.label == predict(pair, other.input).dec[0].argmax()
     photographs = open_pair("test_resnet", pretrained="none")
     assert not view_example(photographs, read_examples()[0]).label_known
 
@@ -64,10 +71,12 @@ def test_the_marked_part_is_scaled_by_the_factor_that_fits(pair: Pair, view: Vie
     scaled = scale_part(pair, view, 2.0)
     assert scaled.factor == 2.0
     assert scaled.box.right - scaled.box.left == pytest.approx(2 * (view.box.right - view.box.left), rel=1e-4)
-    assert torch.equal(scale_part(pair, view, 1.0).image, view.seen)
-    assert "that fits" not in scaled_panel(scaled)
+    assert torch.equal(scale_part(pair, view, 1.0).image, view.input)
+    assert "that fits" not in panels.scaled_panel(scaled)
     for box, factor, limit in ((Box(0.05, 0.3, 0.95, 0.6), 2.0, "largest"), (Box(0, 0.3, 1, 0.6), 0.5, "smallest")):
-        assert f"the {limit} scale that fits" in scaled_panel(scale_part(pair, mark_part(pair, view, box), factor))
+        assert f"the {limit} scale that fits" in panels.scaled_panel(
+            scale_part(pair, mark_part(pair, view, box), factor)
+        )
 
 
 def test_another_mark_changes_only_box_and_curve(pair: Pair, view: View):
@@ -75,14 +84,14 @@ def test_another_mark_changes_only_box_and_curve(pair: Pair, view: View):
     other = mark_part(pair, view, box)
     assert other.box == box
     assert other.curve != view.curve
-    assert other.seen is view.seen
-    assert 'x="100.0" y="100.0" width="300.0" height="300.0"' in mark_panel(other, "box")
-    assert 'data-mode="brush"' in mark_panel(other, "brush")
+    assert other.input is view.input
+    assert 'x="100.0" y="100.0" width="300.0" height="300.0"' in panels.mark_panel(other, "box")
+    assert 'data-mode="brush"' in panels.mark_panel(other, "brush")
 
 
 def test_both_models_answers_stand_side_by_side(pair: Pair, view: View):
     scaled = scale_part(pair, view, 1.3)
-    tables = answers_panel(pair, view, scaled).split("<table")[1:]
+    tables = panels.answers_panel(pair, view, scaled).split("<table")[1:]
     both = (scaled.predictions.base, scaled.predictions.dec)
     for table, label, probabilities in zip(tables, ("control", "DEC"), both, strict=True):
         assert f"<caption>{label}</caption>" in table
@@ -92,12 +101,12 @@ def test_both_models_answers_stand_side_by_side(pair: Pair, view: View):
 
 def test_a_photograph_shown_to_a_model_that_reads_digits_is_pointed_out(pair: Pair, view: View):
     photograph = view_image(pair, Image.new("RGB", (80, 60), "green"), "photograph.jpg")
-    assert "means nothing" in answers_panel(pair, photograph, scale_part(pair, photograph, 1.0))
-    assert "means nothing" not in answers_panel(pair, view, scale_part(pair, view, 1.0))
+    assert "means nothing" in panels.answers_panel(pair, photograph, scale_part(pair, photograph, 1.0))
+    assert "means nothing" not in panels.answers_panel(pair, view, scale_part(pair, view, 1.0))
 
 
 def test_the_curves_stay_and_a_line_marks_the_slider(pair: Pair, view: View):
-    at = {factor: draw_curve(pair, view, factor) for factor in (0.4, 2.5)}
+    at = {factor: panels.curve_panel(pair, view, factor) for factor in (0.4, 2.5)}
     lines = [re.findall(r'<polyline class="(\w+)" points="([^"]+)"', drawn) for drawn in at.values()]
     assert lines[0] == lines[1]
     assert [(kind, len(points.split())) for kind, points in lines[0]] == [("base", 15), ("dec", 15)]
@@ -109,7 +118,7 @@ def test_the_curves_stay_and_a_line_marks_the_slider(pair: Pair, view: View):
 def test_a_site_shows_its_map_residual_steps_and_convergence(pair: Pair, view: View):
     scaled = scale_part(pair, view, 1.0)
     site = scaled.predictions.sites["input"]
-    text = sites_panel(pair, scaled)
+    text = panels.sites_panel(pair, scaled)
     for value in (f"{float(site.residual[0]):.1e}", int(site.steps[0]), "yes" if site.converged[0] else "no"):
         assert f"<td>{value}</td>" in text
     assert grid(site.map, 11) in text
@@ -124,14 +133,14 @@ def test_each_site_shows_the_image_as_the_sites_before_it_left_it(mode: str, tmp
     scaled = scale_part(pair, view_example(pair, read_examples()[0]), 1.0)
     first, second = scaled.predictions.sites.values()
     entering = unscale(scaled.image, first.map) if mode == "invariant" else scaled.image
-    text = sites_panel(pair, scaled)
-    assert source_of(entering[0]) in text.split('class="ls-site"')[2]
-    assert source_of(unscale(entering, second.map)[0]) in text
+    text = panels.sites_panel(pair, scaled)
+    assert data_url(entering[0]) in text.split('class="ls-site"')[2]
+    assert data_url(unscale(entering, second.map)[0]) in text
 
 
 def test_knots_are_drawn_where_the_map_takes_them():
     knots = move_knot(even_knots(4), 1, 2, (0.7, 0.4))
-    drag, back = knots_panels(torch.rand(1, 3, 32, 48), knots)
+    drag, back = panels.knots_panels(torch.rand(1, 3, 32, 48), knots)
     assert drag.count("<button") == 12, "corners cannot be moved"
     assert 'style="left: 70.00%; top: 40.00%" data-row="1" data-column="2"' in drag
     assert grid(knots.map(), 7) in drag
@@ -140,7 +149,9 @@ def test_knots_are_drawn_where_the_map_takes_them():
 
 
 def test_names_are_escaped_and_nothing_is_fetched(pair: Pair, view: View):
-    text = strip([("<script>", view.example.image)], chosen=0) + answers_panel(pair, view, scale_part(pair, view, 1.0))
+    text = strip([("<script>", view.example.image)], chosen=0) + panels.answers_panel(
+        pair, view, scale_part(pair, view, 1.0)
+    )
     assert "<script" not in text
-    assert "http" not in text + mark_panel(view, "box")
+    assert "http" not in text + panels.mark_panel(view, "box")
     assert 'aria-pressed="true"' in text

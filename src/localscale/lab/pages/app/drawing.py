@@ -1,4 +1,4 @@
-"""Pictures of the page as HTML: pixels inside it, lines over them as SVG; nothing is fetched, nothing is written."""
+"""Pictures of the page as HTML: images as data URLs, so that no file is written, and lines over them as SVG."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from localscale.lab.pages.report.html import Html, element, join
 from localscale.lab.pictures.grids import svg_paths, warp_grid
 from localscale.maps.base import Map
 
-__all__ = ["frame", "grid", "handles", "outline", "panel", "source_of", "strip"]
+__all__ = ["data_url", "frame", "grid", "handles", "outline", "panel", "strip"]
 
 QUALITY = 92
 POINTS = 49  # on each line of a grid
-THUMBNAIL = 96
+THUMBNAIL = 96  # pixels
 
 
-def source_of(image: Tensor | Image.Image) -> str:
-    """An image, ``(3, H, W)`` in [0,1] if a tensor, as the address of its own bytes."""
+def data_url(image: Tensor | Image.Image) -> str:
+    """Encode an image as a data URL; a tensor is ``(3, H, W)`` in [0,1]."""
     if isinstance(image, Tensor):
         pixels = (255 * image.detach().clamp(0, 1) + 0.5).to(torch.uint8).movedim(0, -1).contiguous()
         image = Image.fromarray(pixels.numpy())
@@ -31,17 +31,16 @@ def source_of(image: Tensor | Image.Image) -> str:
 
 
 def frame(image: Tensor, description: str, *layers: Html, kind: str = "", **attributes: str) -> Html:
-    """An image ``(3, H, W)`` with layers over it."""
+    """Show an image ``(3, H, W)`` with layers over it."""
     height, width = image.shape[-2:]
-    shown = element("img", src=source_of(image), alt=description, draggable="false")
+    shown = element("img", src=data_url(image), alt=description, draggable="false")
     shape = f"aspect-ratio: {width} / {height}; --ratio: {width / height:.4f}"
     return element("div", shown, *layers, class_=f"ls-frame {kind}".strip(), style=shape, **attributes)
 
 
-def panel(title: object, content: Html, note: object = "") -> Html:
-    """A picture with a line above and, if there is more to say, one below."""
-    below = (element("p", note, class_="ls-note"),) if note else ()
-    return element("figure", element("figcaption", title), content, *below, class_="ls-panel")
+def panel(title: object, content: Html) -> Html:
+    """Show a picture with a title above it."""
+    return element("figure", element("figcaption", title), content, class_="ls-panel")
 
 
 def grid(m: Map, lines: int) -> Html:
@@ -55,20 +54,20 @@ def grid(m: Map, lines: int) -> Html:
 
 
 def outline(box: Box) -> Html:
-    """A box over an image."""
+    """Outline a box over an image."""
     sides = {"x": box.left, "y": box.top, "width": box.right - box.left, "height": box.bottom - box.top}
     return _over(element("rect", **{name: f"{1000 * value:.1f}" for name, value in sides.items()}), kind="ls-outline")
 
 
-def handles(places: Tensor) -> Html:
-    """A handle on each knot that can move, ``places`` being ``(2, Ny, Nx)``."""
-    _, rows, columns = places.shape
+def handles(positions: Tensor) -> Html:
+    """Place a handle on each knot that can move; ``positions`` is ``(2, Ny, Nx)``."""
+    _, rows, columns = positions.shape
     made = []
     for row in range(rows):
         for column in range(columns):
             if row in (0, rows - 1) and column in (0, columns - 1):
-                continue  # corners stay
-            x, y = places[:, row, column].tolist()
+                continue  # corners cannot move
+            x, y = positions[:, row, column].tolist()
             made.append(
                 element(
                     "button",
@@ -84,11 +83,11 @@ def handles(places: Tensor) -> Html:
 
 
 def strip(pictures: Sequence[tuple[str, Image.Image]], chosen: int | None) -> Html:
-    """Small pictures to click on, each with its name; ``chosen`` is marked."""
+    """Show thumbnails that can be clicked, each with its name; ``chosen`` is the selected one."""
     buttons = [
         element(
             "button",
-            element("img", src=source_of(_small(image)), alt=""),
+            element("img", src=data_url(_small(image)), alt=""),
             element("span", name),
             class_="ls-example",
             type="button",

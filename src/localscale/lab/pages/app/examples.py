@@ -1,4 +1,4 @@
-"""Pictures one click away; ``docs/make_app_examples.py`` drew them."""
+"""The example images of the page, made by ``docs/make_app_examples.py``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).with_name("examples")
 
 @dataclass(frozen=True)
 class Example:
-    """An image with a part marked; ``label`` is the number it shows, if it shows one."""
+    """An image with one part marked; ``label`` is the number in the image, if there is one."""
 
     name: str
     image: Image.Image
@@ -27,7 +27,7 @@ class Example:
 
 
 def read_examples() -> list[Example]:
-    """Every example of the package.
+    """Read every example that comes with the package.
 
     >>> [example.image.size for example in read_examples()][:2]
     [(224, 224), (224, 224)]

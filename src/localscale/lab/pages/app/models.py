@@ -1,4 +1,4 @@
-"""What can be chosen: a base model and the same with DEC, from the package, a run's folder, or timm."""
+"""The models that a visitor can choose: pairs of a base model and the same with DEC."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
 
 SMALL = "small"
 SHIPPED = Path(__file__).with_name("small")  # runs "dec" and "control"
-KEPT = 2  # models in memory, besides the first
+KEPT = 2  # pairs in memory besides the first
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A base model and one with DEC that answer alike, and what they want to be shown.
+    """A base model and one with DEC for the same classes, and how to prepare an image for them.
 
-    ``base`` is ``None`` where it is ``dec`` with its canonicalizers off. ``crop`` is how much of an image's shorter
-    side the central crop shows.
+    If ``base`` is ``None``, the base model is ``dec`` with its canonicalizers off. ``crop`` is the fraction of an
+    image's shorter side that the central crop keeps.
     """
 
     name: str
@@ -52,45 +52,45 @@ class Pair:
     name_of: Callable[[int], str]
     reads_digits: bool = False
 
-    def see(self, image: Image.Image) -> Tensor:
-        """What the models get of an image: its middle, ``(1, 3, size, size)`` in [0,1]."""
+    def prepare(self, image: Image.Image) -> Tensor:
+        """Return the central crop of an image as the models' input, ``(1, 3, size, size)`` in [0,1]."""
         shorter = max(self.size, int(self.size / self.crop))
         resized = T.resize(image, [shorter], interpolation=v2.InterpolationMode.BICUBIC)
         return T.pil_to_tensor(T.center_crop(resized, [self.size, self.size]))[None].float() / 255
 
 
 def shipped() -> bool:
-    """Whether this installation has the small model."""
+    """Return whether this installation has the small model."""
     return (SHIPPED / "dec").is_dir()
 
 
 def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm") -> Pair:
-    """The pair called ``name``: ``"small"``, the folder of a finished run, or a model of timm.
+    """Load the pair called ``name``.
 
     Args:
-        name: what was chosen.
-        control: a finished run to stand for the base of a run.
-        pretrained: where a timm model's weights come from: ``"timm"``, ``"none"`` or a safetensors file.
+        name: ``"small"``, the folder of a finished run, or the name of a timm model.
+        control: the folder of a finished run that is the base model of a run.
+        pretrained: the weights of a timm model: ``"timm"`` (downloaded), ``"none"`` (random) or a safetensors file.
     """
     name = name.strip()
     if not name:
-        raise ConfigError("no model was named; give small, the folder of a finished run, or a name of timm")
+        raise ConfigError("no model was named; give small, the folder of a finished run, or the name of a timm model")
     if name == SMALL:
         if not shipped():
             raise CheckpointError(
-                f"the small model is not in {SHIPPED}; name the folder of a finished run, or a model of timm"
+                f"the small model is not in {SHIPPED}; name the folder of a finished run or a timm model instead"
             )
         return _open_run(name, SHIPPED / "dec", control or SHIPPED / "control")
     folder = Path(name).expanduser()
     if folder.exists() or name.startswith((".", "~")) or os.sep in name:
         return _open_run(name, folder, control)
     if control is not None:
-        raise ConfigError(f"{name} is a model of timm, which needs no control; leave --control out, or name a run")
+        raise ConfigError(f"{name} is a timm model, which needs no control; leave --control out, or name a run")
     return _open_timm(name, pretrained)
 
 
 class Models:
-    """The pair the page was opened with, and others as they are chosen, the last few kept in memory."""
+    """The pair that the page was opened with, and the pairs chosen last, which are kept in memory."""
 
     def __init__(self, first: Pair, pretrained: str = "timm") -> None:
         self.first, self.pretrained = first, pretrained
@@ -99,11 +99,11 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """What to offer."""
+        """The names that the page offers."""
         return list(dict.fromkeys((self.first.name, *([SMALL] if shipped() else []))))
 
     def get(self, name: str) -> Pair:
-        """The pair called ``name``, opened if it is not in memory."""
+        """Return the pair called ``name``, loading it if it is not in memory."""
         if name == self.first.name:
             return self.first
         with self._lock:
@@ -119,18 +119,20 @@ def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
     run = read_run(folder)
     data = run.recipe.data
     if data.dense:
-        raise CheckpointError(f"the run in {folder} segments; this page shows models that classify")
+        raise CheckpointError(f"the run in {folder} is a segmentation model; the app shows classifiers only")
     model = run.load_model()
     base, label, notes = None, "base", [_trained(run)]
     if control is not None:
         other = read_run(control)
         check_control(run, other)
         base, label = other.load_model(), "control"
-        notes.append(f"Left, a control without DEC: {_scores(other)}.")
+        notes.append(f"Control, a run without DEC: {_scores(other)}.")
     elif isinstance(model, AdaptedModel):
-        notes.append("Left: the same weights with the canonicalizers off.")
+        notes.append("Base: the same weights with the canonicalizers off.")
     if not isinstance(model, AdaptedModel):
-        notes.append("This run has no DEC; one that was never trained is added, so both sides answer alike.")
+        notes.append(
+            "This run has no DEC; the one added here was never trained and changes nothing, so both sides answer alike."
+        )
         model = adapt(model, input_size=(3, data.image_size, data.image_size)).eval()
     return Pair(
         name=name,
@@ -154,12 +156,12 @@ def _open_timm(name: str, pretrained: str) -> Pair:
     config: dict[str, Any] = sketch.pretrained_cfg
     classes, size = config["num_classes"], config["input_size"][-1]
     if not classes:
-        raise ConfigError(f"{name} has no classifier; choose a model that names classes")
+        raise ConfigError(f"{name} has no classifier; choose a model that predicts classes")
     model = adapt(create_backbone(name, classes=classes, pretrained=pretrained, image_size=size)).eval()
     weights = "Its weights are random. " if pretrained == "none" else ""
     return Pair(
         name=name,
-        note=f"{name} of timm. {weights}Its DEC was never trained: it is the identity, so both sides answer alike.",
+        note=f"{name} from timm. {weights}Its DEC was never trained and changes nothing, so both sides answer alike.",
         base_label="base",
         base=None,
         dec=model,
@@ -171,13 +173,16 @@ def _open_timm(name: str, pretrained: str) -> Pair:
 
 
 def _trained(run: FinishedRun) -> str:
-    task = {"mnist": "locally scaled MNIST (000 to 999, white on black)", "imagenet": "locally scaled ImageNet"}
-    return f"{run.recipe.backbone} on {task[run.task]}: {_scores(run)}."
+    task = {
+        "mnist": "locally scaled MNIST (three-digit numbers, white on black)",
+        "imagenet": "locally scaled ImageNet",
+    }
+    return f"{run.recipe.backbone} trained on {task[run.task]}: {_scores(run)}."
 
 
 def _scores(run: FinishedRun) -> str:
     metrics = run.metrics
-    return f"{100 * metrics['accuracy']:.1f} % right, InvE {100 * metrics['invariance_error']['squared']:.1f}e-2"
+    return f"{100 * metrics['accuracy']:.1f} % right, InvE {metrics['invariance_error']['squared']:.3f}"
 
 
 def _names_of_run(run: FinishedRun) -> Callable[[int], str]:
@@ -185,7 +190,7 @@ def _names_of_run(run: FinishedRun) -> Callable[[int], str]:
     if isinstance(data, MNISTData):
         return lambda label: f"{label:03d}"
     if isinstance(data, ImageNetData) and data.test_root is not None:
-        with contextlib.suppress(LocalScaleError):  # the images may be gone; the model is not
+        with contextlib.suppress(LocalScaleError):  # the test images may have been deleted since
             names = LocallyScaledImageNet(data.test_root).classes
             if len(names) == classes:
                 return lambda label: names[label]

@@ -12,14 +12,12 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as T
 
 from localscale.errors import DataError
-from localscale.lab.pages.app import javascript
-from localscale.lab.pages.app.curve import draw_curve
+from localscale.lab.pages.app import javascript, panels
 from localscale.lab.pages.app.drawing import strip
 from localscale.lab.pages.app.examples import read_examples
 from localscale.lab.pages.app.knots import Knots, Moving, even_knots, move_knot, random_knots
 from localscale.lab.pages.app.models import Models, Pair
 from localscale.lab.pages.app.notices import errors_as_notices
-from localscale.lab.pages.app.panels import answers_panel, knots_panels, mark_panel, scaled_panel, sites_panel
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
 from localscale.lab.pages.app.uploads import Limits, read_upload
 from localscale.lab.pages.app.views import View, mark_part, scale_part, view_example, view_image
@@ -29,13 +27,12 @@ __all__ = ["make_page"]
 
 TITLE = "Change the size of one part of an image and compare a model's answers without DEC and with it."
 GLOSSARY = (
-    "DEC, the deep equilibrium canonicalizer, is an added module that learns to undo local changes of size before the "
-    "model answers. InvE, the invariance error, measures how much the answers change with such changes: lower is "
-    "better, 0 is best."
+    "DEC, the deep equilibrium canonicalizer, learns to undo local changes of size. InvE, the invariance error, is how "
+    "much such changes alter the answers: 0 is best."
 )
 KNOTS = (
-    "Each knot moves the part of the image around it. A knot stops before the image would fold, so every warp made "
-    "here can be undone exactly. The model plays no part in this tab."
+    "Drag a knot to warp the image around it. A knot stops before the image folds, so every warp can be undone "
+    "exactly. No model is involved."
 )
 COUNT = 4  # knots per side at first
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1, "api_visibility": "private"}
@@ -73,7 +70,7 @@ def _lay_out(names: list[str]) -> SimpleNamespace:
         with gr.Column(scale=1, min_width=120):
             parts.upload = gr.UploadButton("Upload an image", size="sm", elem_id="upload")
         with gr.Column(scale=7, min_width=320):
-            label = "Model: choose one, or type the folder of a finished run or the name of a timm model"
+            label = "Model: choose, or type a run's folder or the name of a timm model"
             parts.model = gr.Dropdown(names, value=names[0], allow_custom_value=True, label=label, elem_id="model")
     parts.about = _html("about")
     with gr.Tabs():
@@ -122,8 +119,8 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
     pictures = [(example.name, example.image) for example in examples]
 
     def show(pair: Pair, view: View, knots: Knots, mode: str, chosen: int | None) -> list[Any]:
-        panels = knots_panels(_pixels(view), knots)
-        return [strip(pictures, chosen), _paragraph(pair.note), *panels, 1.0, *_show_view(pair, view, 1.0, mode)]
+        warped = panels.knots_panels(_pixels(view), knots)
+        return [strip(pictures, chosen), _paragraph(pair.note), *warped, 1.0, *_show_view(pair, view, 1.0, mode)]
 
     @errors_as_notices
     def on_load(name: str, knots: Knots, mode: str) -> list[Any]:
@@ -181,7 +178,7 @@ def _handle_scaling(parts: SimpleNamespace, models: Models) -> None:
 
     @errors_as_notices
     def on_mode(view: View | None, mode: str) -> Html:
-        return mark_panel(_require(view), mode)
+        return panels.mark_panel(_require(view), mode)
 
     parts.factor.input(on_factor, [parts.view, parts.factor], _view_outputs(parts)[2:], **LAST_EVENT)
     parts.pad.select(on_mark, [parts.view, parts.factor, parts.mode], _view_outputs(parts), **EVERY_EVENT)
@@ -192,7 +189,7 @@ def _handle_knots(parts: SimpleNamespace) -> None:
     """Handle drags of a knot, and the controls that set all knots."""
 
     def show(view: View | None, knots: Knots) -> list[Any]:
-        return [knots, *knots_panels(_pixels(_require(view)), knots)]
+        return [knots, *panels.knots_panels(_pixels(_require(view)), knots)]
 
     @errors_as_notices
     def on_drag(view: View | None, knots: Knots, moving: Any, event: gr.EventData) -> list[Any]:
@@ -226,13 +223,18 @@ def _view_outputs(parts: SimpleNamespace) -> list[Any]:
 
 
 def _show_view(pair: Pair, view: View, factor: float, mode: str) -> list[Any]:
-    return [view, mark_panel(view, mode), *_show_scaled(pair, view, factor)]
+    return [view, panels.mark_panel(view, mode), *_show_scaled(pair, view, factor)]
 
 
 def _show_scaled(pair: Pair, view: View, factor: float) -> list[Html]:
     scaled = scale_part(pair, view, factor)
-    curve = draw_curve(pair, view, scaled.factor)
-    return [scaled_panel(scaled), answers_panel(pair, view, scaled), curve, sites_panel(pair, scaled)]
+    curve = panels.curve_panel(pair, view, scaled.factor)
+    return [
+        panels.scaled_panel(scaled),
+        panels.answers_panel(pair, view, scaled),
+        curve,
+        panels.sites_panel(pair, scaled),
+    ]
 
 
 def _pixels(view: View) -> Tensor:

@@ -12,30 +12,34 @@ from localscale.conventions import lattice
 from localscale.lab.pages.app.drawing import frame, grid, handles, outline, panel
 from localscale.lab.pages.app.knots import Knots, inverse_error
 from localscale.lab.pages.app.models import Pair
-from localscale.lab.pages.app.predictions import likeliest
-from localscale.lab.pages.app.views import ScaledView, View
+from localscale.lab.pages.app.scaling import LARGEST, SMALLEST
+from localscale.lab.pages.app.views import ScaledView, View, likeliest
 from localscale.lab.pages.report.html import Html, element, join
 from localscale.maps import Map, identity_map
 from localscale.warp import scale, unscale
 
-__all__ = ["answers_panel", "knots_panels", "mark_panel", "scaled_panel", "sites_panel"]
+__all__ = ["answers_panel", "curve_panel", "knots_panels", "mark_panel", "scaled_panel", "sites_panel"]
 
 LINES = 11  # of a grid over an image, in each direction
 POINTS = lattice(33, 33, dtype=torch.float32).reshape(1, -1, 2)  # where the local scale is measured
+PLOT_WIDTH, PLOT_HEIGHT = 1180, 200
+LEFT, RIGHT, TOP, BOTTOM = 52, 1160, 10, 174  # edges of the plot
+FACTORS = (0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.5)  # marked on the axis
 HOW_TO_MARK = {"box": "click two corners, or drag", "brush": "hold the button and paint"}
 NOT_A_NUMBER = (
     "This model reads three-digit numbers, white on black. It also answers a photograph or drawing with a number, "
     "which then means nothing."
 )
 SITES = (
-    "At each of its sites, places in the model, DEC searches for a warp of the image, drawn as a grid. The canonical "
-    "form is the image with this warp undone; the rest of the model works on it."
+    "A site is a place in the model where DEC works. There its solver searches for a warp, drawn as a grid, until the "
+    "residual is small (converged) or the steps are used up. Undoing the warp gives the canonical form, which the rest "
+    "of the model reads."
 )
 
 
 def mark_panel(view: View, mode: str) -> Html:
     """Show the image in which a part can be marked; ``mode`` is ``"box"`` or ``"brush"``."""
-    picture = frame(view.seen[0], "the image", outline(view.box), kind="ls-pad", data_mode=mode)
+    picture = frame(view.input[0], "the image", outline(view.box), kind="ls-pad", data_mode=mode)
     return panel(join((element("b", "Mark a part: "), HOW_TO_MARK[mode])), picture)
 
 
@@ -68,13 +72,45 @@ def answers_panel(pair: Pair, view: View, scaled: ScaledView) -> Html:
     return join((element("div", *tables, class_="ls-tops"), note))
 
 
+def curve_panel(pair: Pair, view: View, factor: float) -> Html:
+    """Plot the probability of one class against the scale, for both models, with a vertical line at ``factor``.
+
+    The plot is SVG because Matplotlib would be too slow for a plot that follows the slider.
+    """
+    curve = view.curve
+    marks = []
+    for at in FACTORS:
+        marks += [_line("ls-rule", _x(at), TOP, _x(at), BOTTOM), _text(f"×{at:g}", _x(at), PLOT_HEIGHT - 7, "middle")]
+    for share in (0.0, 0.5, 1.0):
+        y = _y(share)
+        marks += [_line("ls-rule", LEFT, y, RIGHT, y), _text(f"{100 * share:.0f} %", LEFT - 8, y + 5, "end")]
+    marks.append(_line("ls-now", _x(factor), TOP, _x(factor), BOTTOM))
+    for kind, shares in (("base", curve.base), ("dec", curve.dec)):
+        points = [(f"{_x(at):.1f}", f"{_y(share):.1f}") for at, share in zip(curve.factors, shares, strict=True)]
+        marks.append(element("polyline", class_=kind, points=" ".join(map(",".join, points))))
+        marks += [element("circle", class_=kind, cx=x, cy=y, r="3.5") for x, y in points]
+    drawn = element(
+        "svg", *marks, viewBox=f"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}", role="img", aria_label="probability against scale"
+    )
+    which = "the number in the image" if view.label_known else "DEC's answer for the unscaled image"
+    title = join(
+        (
+            element("b", f"Probability of {pair.name_of(curve.label)}"),
+            f" ({which}) against the scale of the marked part",
+            element("span", pair.base_label, class_="ls-key base"),
+            element("span", "DEC", class_="ls-key dec"),
+        )
+    )
+    return element("figure", element("figcaption", title), drawn, class_="ls-panel ls-curve")
+
+
 def sites_panel(pair: Pair, scaled: ScaledView) -> Html:
     """Show, for each site, the map over the image, the canonical form, and the numbers of the search.
 
     The image is drawn as it enters each site. In invariant mode every site passes on its canonical form; in
     equivariant mode only the site at the input does, and the others scale their features back.
     """
-    shown = f"The image is the one of the first tab, its marked part at ×{scaled.factor:.2f}. {SITES}"
+    shown = f"This is the image of the first tab, its marked part at ×{scaled.factor:.2f}. {SITES}"
     image, parts = scaled.image, [element("p", shown, class_="ls-about")]
     for path, site in scaled.predictions.sites.items():
         canonical = unscale(image, site.map)
@@ -87,7 +123,7 @@ def sites_panel(pair: Pair, scaled: ScaledView) -> Html:
 def _site(path: str, site: SiteReport, image: Tensor, canonical: Tensor) -> Html:
     m = site.map.detach()
     facts = {
-        "residual (0 at the equilibrium)": f"{float(site.residual[0]):.1e}",
+        "residual": f"{float(site.residual[0]):.1e}",
         "solver steps": str(int(site.steps[0])),
         "converged": "yes" if bool(site.converged[0]) else "no",
     }
@@ -98,7 +134,7 @@ def _site(path: str, site: SiteReport, image: Tensor, canonical: Tensor) -> Html
             frame(image[0], f"the image under the map of {path}", grid(m, LINES)),
         ),
         panel(
-            join((element("b", "Canonical form"), ": the warp undone, the grid even")),
+            join((element("b", "Canonical form"), ": the warp undone")),
             frame(canonical[0], f"canonical form by the map of {path}", grid(identity_map(dtype=m.dtype), LINES)),
         ),
         _table(facts | _map_facts(m)),
@@ -112,7 +148,7 @@ def knots_panels(image: Tensor, knots: Knots) -> tuple[Html, Html]:
     lines = 2 * knots.positions.shape[-1] - 1
     warped = scale(image, m)
     drag = panel(
-        join((element("b", "Drag a knot"), ": the image I and its grid follow the map l")),
+        join((element("b", "Drag a knot"), ": the image I, warped by the map l")),
         frame(warped[0], "the warped image", grid(m, lines), handles(knots.positions), kind="ls-knots"),
     )
     inverse = panel(
@@ -128,11 +164,27 @@ def knots_panels(image: Tensor, knots: Knots) -> tuple[Html, Html]:
     return drag, join((element("div", inverse, both, class_="ls-back"), _table(facts)))
 
 
+def _x(factor: float) -> float:
+    return LEFT + (RIGHT - LEFT) * math.log(factor / SMALLEST) / math.log(LARGEST / SMALLEST)
+
+
+def _y(share: float) -> float:
+    return BOTTOM - share * (BOTTOM - TOP)
+
+
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> Html:
+    return element("line", class_=kind, x1=f"{x1:.1f}", y1=f"{y1:.1f}", x2=f"{x2:.1f}", y2=f"{y2:.1f}")
+
+
+def _text(words: str, x: float, y: float, anchor: str) -> Html:
+    return element("text", words, x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor)
+
+
 def _map_facts(m: Map) -> dict[str, str]:
     scales = m.local_scale(POINTS.to(m.dtype))
     return {
         "local scale": f"{float(scales.min()):.2f} to {float(scales.max()):.2f}",
-        "smallest determinant (no folds above 0)": f"{float(m.min_determinant()[0]):.2f}",
+        "smallest determinant": f"{float(m.min_determinant()[0]):.2f}",
         "mean displacement": f"{100 * float(m.mean_displacement()[0]):.2f} % of the side",
     }
 

@@ -49,7 +49,6 @@ def open_page(
     http://127.0.0.1:7860/
     """
     limits = limits or Limits()
-    limits.check()
     # Gradio creates its temporary folder on import, so the environment is set first.
     with tempfile.TemporaryDirectory(prefix="localscale-app-") as folder, _environment(folder):
         gr = require("gradio", "app")

@@ -30,13 +30,7 @@ class Limits:
     waiting: int = 8
     """Requests that may wait while another is answered."""
 
-    @property
-    def bytes(self) -> int:
-        """The largest file, in bytes."""
-        return int(2**20 * self.megabytes)
-
-    def check(self) -> None:
-        """Raise ``ConfigError`` unless every limit can be met."""
+    def __post_init__(self) -> None:
         if not 0 < self.megapixels <= MAX_PIXELS / 1e6:
             raise ConfigError(
                 f"--max-megapixels is {self.megapixels}; expected more than 0 and at most {MAX_PIXELS / 1e6:g}"
@@ -45,6 +39,11 @@ class Limits:
             raise ConfigError(f"--max-megabytes is {self.megabytes}; expected more than 0")
         if self.waiting < 1:
             raise ConfigError(f"--max-waiting is {self.waiting}; expected at least 1")
+
+    @property
+    def bytes(self) -> int:
+        """The largest file, in bytes."""
+        return int(2**20 * self.megabytes)
 
 
 def read_upload(path: Path, limits: Limits) -> Image.Image:
