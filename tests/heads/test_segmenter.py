@@ -204,7 +204,7 @@ def test_layers_as_asked():
 @pytest.mark.parametrize("layers", [(), (3,), (0, 4), (-1, 2), (2, 1), (1, 1)])
 def test_layers_that_are_not_there(layers: tuple[int, ...]):
     backbone = FAMILIES["ViT"].backbone()
-    with pytest.raises(ConfigError, match=r"layers is .*; expected at least 2 rising indices from 0 to 3"):
+    with pytest.raises(ConfigError, match=r"layers is .*; expected at least 2 increasing indices from 0 to 3"):
         segmenter(backbone, 3, layers=layers)
 
 
@@ -269,7 +269,7 @@ def test_a_backbone_that_cannot_be_followed_is_said(caplog: pytest.LogCaptureFix
     monkeypatch.setattr(type(backbone), "forward_intermediates", looks_at_values)
     with caplog.at_level(logging.WARNING):
         model = segmenter(backbone, 2, width=8).eval()
-    assert "ResNet cannot be followed without running it" in caplog.text
+    assert "ResNet cannot run on the meta device" in caplog.text
     assert "find_unused_parameters=True" in caplog.text
     assert model(torch.rand(1, 3, 64, 64)).shape == (1, 2, 64, 64)
 

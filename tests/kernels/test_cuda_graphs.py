@@ -1,4 +1,4 @@
-"""A solve that comes again is replayed, and answers as if it had been launched."""
+"""A repeated solve is replayed from a CUDA graph, with the same result as launching its kernels."""
 
 import gc
 import weakref
@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_inputs import DEVICE, canonicalizer_for, features_for
+from kernel_inputs import DEVICE, canonicalizer_for, features_for, use_kernels
 from torch import Tensor
 
 import localscale as ls
-from localscale import kernels
 from localscale.kernels import cuda_graphs
 from localscale.kernels.cuda_graphs import CALLS_BEFORE_RECORDING, MAX_RECORDINGS, replay_or_call
 
 on_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="CUDA graphs need a GPU")
 
 
-class Recorded:
-    """Stands in for recordings where there is no GPU: counts them."""
+class FakeRecorder:
+    """Replace recording where there is no GPU, and count the recordings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, works: bool = True) -> None:
         self.count, self.works, self.stream = 0, works, "stream"
@@ -41,24 +40,24 @@ def triple(x: Tensor) -> tuple[Tensor]:
     return (3 * x,)
 
 
-def test_a_way_to_be_called_is_recorded_once_when_it_has_come_often_enough(monkeypatch: pytest.MonkeyPatch):
-    made, owner = Recorded(monkeypatch), torch.zeros(1)
-    answers = [replay_or_call(double, (torch.full((3,), float(n)),), owner=owner, settings="way")[0] for n in range(6)]
+def test_a_call_is_recorded_once_after_enough_repetitions(monkeypatch: pytest.MonkeyPatch):
+    made, owner = FakeRecorder(monkeypatch), torch.zeros(1)
+    answers = [replay_or_call(double, (torch.full((3,), float(n)),), owner=owner, settings="some")[0] for n in range(6)]
     assert made.count == 1
-    for n, answer in enumerate(answers):  # each keeps its own
+    for n, answer in enumerate(answers):  # a replay does not overwrite earlier answers
         assert answer.tolist() == [2 * n] * 3
     for _ in range(CALLS_BEFORE_RECORDING):
-        replay_or_call(double, (torch.ones(4),), owner=owner, settings="way")
-        replay_or_call(double, (torch.ones(3),), owner=torch.zeros(1), settings="way")
+        replay_or_call(double, (torch.ones(4),), owner=owner, settings="some")
+        replay_or_call(double, (torch.ones(3),), owner=torch.zeros(1), settings="some")
     assert made.count == 1
-    replay_or_call(double, (torch.ones(4),), owner=owner, settings="way")
+    replay_or_call(double, (torch.ones(4),), owner=owner, settings="some")
     assert made.count == 2
 
 
-def test_another_way_is_another_recording(monkeypatch: pytest.MonkeyPatch):
-    made, owner = Recorded(monkeypatch), torch.zeros(1)
+def test_a_recording_is_only_replayed_for_the_same_call(monkeypatch: pytest.MonkeyPatch):
+    made, owner = FakeRecorder(monkeypatch), torch.zeros(1)
     x, weight = torch.ones(3), torch.ones(2, 2)
-    settings = {"owner": owner, "reads": (weight,), "settings": "way"}
+    settings = {"owner": owner, "reads": (weight,), "settings": "some"}
     for _ in range(CALLS_BEFORE_RECORDING + 1):
         assert replay_or_call(double, (x,), **settings)[0].tolist() == [2, 2, 2]
     assert replay_or_call(double, (x.half(),), **settings)[0].dtype == torch.half
@@ -76,34 +75,34 @@ def test_another_way_is_another_recording(monkeypatch: pytest.MonkeyPatch):
     assert made.count == 1
 
 
-def test_only_the_latest_ways_are_remembered_and_only_while_their_owner_lives(monkeypatch: pytest.MonkeyPatch):
-    made, owner = Recorded(monkeypatch), torch.zeros(1)
+def test_the_latest_recordings_are_kept_while_their_owner_lives(monkeypatch: pytest.MonkeyPatch):
+    made, owner = FakeRecorder(monkeypatch), torch.zeros(1)
     for size in range(1, MAX_RECORDINGS + 1):
         for _ in range(CALLS_BEFORE_RECORDING + 1):
             replay_or_call(double, (torch.ones(size),), owner=owner, settings=None)
-    replay_or_call(double, (torch.ones(1),), owner=owner, settings=None)  # now the latest
+    replay_or_call(double, (torch.ones(1),), owner=owner, settings=None)  # becomes the latest
     replay_or_call(double, (torch.ones(MAX_RECORDINGS + 1),), owner=owner, settings=None)
     assert made.count == len(cuda_graphs._SEEN[owner]) == MAX_RECORDINGS
     replay_or_call(double, (torch.ones(1),), owner=owner, settings=None)
     assert isinstance(next(reversed(cuda_graphs._SEEN[owner].values())), cuda_graphs._Recording), "still there"
     for _ in range(CALLS_BEFORE_RECORDING + 1):
         replay_or_call(double, (torch.ones(2),), owner=owner, settings=None)
-    assert made.count == MAX_RECORDINGS + 1, "the oldest was forgotten"
+    assert made.count == MAX_RECORDINGS + 1, "the oldest was dropped"
     held = weakref.ref(next(reversed(cuda_graphs._SEEN[owner].values())).inputs[0])
     del owner
     gc.collect()
     assert held() is None
 
 
-def test_what_cannot_be_recorded_is_launched(monkeypatch: pytest.MonkeyPatch):
-    made, owner = Recorded(monkeypatch, works=False), torch.zeros(1)
+def test_if_recording_fails_the_kernels_are_launched(monkeypatch: pytest.MonkeyPatch):
+    made, owner = FakeRecorder(monkeypatch, works=False), torch.zeros(1)
     for _ in range(5):
         assert replay_or_call(double, (torch.ones(3),), owner=owner, settings=None)[0].tolist() == [2, 2, 2]
     assert made.count == 1
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError])
-def test_a_capture_that_is_broken_off_ends(raised: type[BaseException]):
+def test_an_interrupted_capture_is_ended(raised: type[BaseException]):
     class Graph:
         ended = 0
 
@@ -122,7 +121,7 @@ def test_a_capture_that_is_broken_off_ends(raised: type[BaseException]):
     assert graph.ended == 1
 
 
-def test_on_a_cpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_recorded_on_a_cpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cuda_graphs, "_record", None)
     owner = torch.zeros(1)
     for _ in range(5):
@@ -131,7 +130,7 @@ def test_on_a_cpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch):
 
 
 class Silent(cuda_graphs._Recording):
-    """Takes no time."""
+    """Return zeros without solving."""
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Any:
         batch = len(inputs[0])
@@ -139,17 +138,17 @@ class Silent(cuda_graphs._Recording):
 
 
 def keys_of(canonicalizer: ls.Canonicalizer, features: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What recordings of this canonicalizer's solves would be known by."""
+    """Return the keys under which this canonicalizer's solves are recorded."""
     monkeypatch.setattr(cuda_graphs, "CALLS_BEFORE_RECORDING", 0)
     monkeypatch.setattr(cuda_graphs, "_recordable_stream", lambda x: "stream")
     monkeypatch.setattr(cuda_graphs, "_record", lambda f, inputs, stream: Silent(graph=None, inputs=[], answer=()))
-    monkeypatch.setattr(kernels, "available", lambda *tensors: True)
+    use_kernels(monkeypatch)
     with torch.no_grad():
         canonicalizer(features)
     return list(cuda_graphs._SEEN[canonicalizer.network.trunk.tensors()[0]])
 
 
-def test_a_solve_is_known_by_all_that_it_follows_from(monkeypatch: pytest.MonkeyPatch):
+def test_the_key_of_a_solve_holds_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch):
     features = torch.rand(1, 3, 6, 6, device=DEVICE)
 
     def canonicalizer(update: str = "direct", **settings: Any) -> ls.Canonicalizer:
@@ -158,27 +157,27 @@ def test_a_solve_is_known_by_all_that_it_follows_from(monkeypatch: pytest.Monkey
     usual = canonicalizer()
     (key,) = keys_of(usual, features, monkeypatch)
     with torch.no_grad():
-        usual.network.to_x.weight.mul_(2)  # in place: read where it lies
+        usual.network.to_x.weight.mul_(2)  # in place, so the recording reads the new values
     assert keys_of(usual, features, monkeypatch) == [key]
     usual.network.to_x.weight = torch.nn.Parameter(usual.network.to_x.weight.detach().clone())
     assert len(keys_of(usual, features, monkeypatch)) == 2
-    ways = {key[-1]}
+    settings_seen = {key[-1]}
     for changed in (
         {"max_steps": 5}, {"tolerance": 1e-2}, {"history": 3}, {"damping": 0.5}, {"guard": None},
         {"temperature": 2.0}, {"update": "compose", "solver": "anderson", "max_steps": 6},
     ):  # fmt: skip
-        ways.add(keys_of(canonicalizer(**changed), features, monkeypatch)[0][-1])
+        settings_seen.add(keys_of(canonicalizer(**changed), features, monkeypatch)[0][-1])
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    ways.add(keys_of(canonicalizer(), features, monkeypatch)[0][-1])
-    assert len(ways) == 9
+    settings_seen.add(keys_of(canonicalizer(), features, monkeypatch)[0][-1])
+    assert len(settings_seen) == 9
 
 
-def test_nothing_is_recorded_in_training_nor_in_compiled_programs(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_recorded_in_training_or_in_compiled_programs(monkeypatch: pytest.MonkeyPatch):
     canonicalizer = canonicalizer_for(3, "direct", True, (16, 16), max_steps=1)
     features = torch.rand(1, 3, 6, 6, device=DEVICE)
     owner = canonicalizer.network.trunk.tensors()[0]
-    Recorded(monkeypatch)
-    monkeypatch.setattr(kernels, "available", lambda *tensors: True)
+    FakeRecorder(monkeypatch)
+    use_kernels(monkeypatch)
     canonicalizer(features).map.state().sum().backward()
     with torch.no_grad():
         torch.compile(canonicalizer, backend="eager")(features)
@@ -193,7 +192,7 @@ def recordings(canonicalizer: ls.Canonicalizer) -> int:
 @on_gpu
 @pytest.mark.parametrize("update", ["direct", "compose"])
 @pytest.mark.parametrize("in_channels", [3, 160])
-def test_a_replayed_solve_is_the_launched_one(in_channels: int, update: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_replayed_solve_equals_a_launched_one(in_channels: int, update: str, monkeypatch: pytest.MonkeyPatch):
     canonicalizer, features = canonicalizer_for(in_channels, update, True, (16, 16)), features_for(in_channels)
     inputs = [features * (1 + n) for n in range(5)]
     with torch.no_grad():
@@ -208,7 +207,7 @@ def test_a_replayed_solve_is_the_launched_one(in_channels: int, update: str, mon
 
 
 @on_gpu
-def test_weights_that_change_are_followed():
+def test_a_replay_follows_changed_weights():
     canonicalizer, features = canonicalizer_for(3, "direct", True, (16, 16)), features_for(3)
     with torch.no_grad():
         before = [canonicalizer(features).map.state() for _ in range(CALLS_BEFORE_RECORDING + 2)][-1]
@@ -222,7 +221,7 @@ def test_weights_that_change_are_followed():
 
 
 @on_gpu
-def test_streams_modes_and_captures_of_others():
+def test_other_streams_modes_and_captures():
     canonicalizer, features = canonicalizer_for(3, "direct", True, (16, 16)), features_for(3)
     with torch.no_grad():
         usual = canonicalizer(features).map.state()

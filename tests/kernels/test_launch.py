@@ -1,4 +1,4 @@
-"""Kernels are looked up once; what they are asked to do afterwards is what they do."""
+"""A kernel is compiled once for each kind of arguments, and later launches reuse the program with new arguments."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from localscale.kernels.launch import Launch, launch
 
 
 class Program:
-    """What a kernel was compiled to."""
+    """A compiled program that records its launches."""
 
     def __init__(self) -> None:
         self.launched: list[tuple[Any, ...]] = []
@@ -20,7 +20,7 @@ class Program:
 
 
 class Kernel:
-    """A kernel as Triton's are called; every call compiles."""
+    """A kernel with the interface of Triton's; every call compiles."""
 
     def __init__(self, *names: str, interpreted: bool = False) -> None:
         self.arg_names, self.interpreted = list(names), interpreted
@@ -41,7 +41,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[Any, ...], Any]:
     return empty
 
 
-def test_the_first_launch_compiles_and_the_others_do_not(programs: dict[tuple[Any, ...], Any]):
+def test_only_the_first_launch_compiles(programs: dict[tuple[Any, ...], Any]):
     kernel, x = Kernel("x", "step", "size", "BLOCK"), torch.zeros(4)
     steps = Launch(kernel, (2, 1, 1), 4, x, size=4, BLOCK=16)
     for step in range(3):
@@ -55,19 +55,19 @@ def test_the_first_launch_compiles_and_the_others_do_not(programs: dict[tuple[An
     assert program.launched[-1][2] == 7
 
 
-def test_what_a_program_depends_on_compiles_anew():
+def test_other_kinds_of_arguments_compile_another_program():
     kernel, x = Kernel("x", "scale", "size"), torch.zeros(8)
     launch(kernel, (1, 1, 1), 4, x, 0.5, 3)
-    launch(kernel, (1, 1, 1), 4, x, 0.7, 3)  # not on a float's value
+    launch(kernel, (1, 1, 1), 4, x, 0.7, 3)  # a program does not depend on the value of a float
     assert len(kernel.compiled) == 1
     launch(kernel, (1, 1, 1), 4, x.double(), 0.5, 3)
     launch(kernel, (1, 1, 1), 4, x, 0.5, 16)
     launch(kernel, (1, 1, 1), 8, x, 0.5, 3)
-    launch(kernel, (1, 1, 1), 4, x[1:], 0.5, 3)  # not at a multiple of 16 bytes
+    launch(kernel, (1, 1, 1), 4, x[1:], 0.5, 3)  # not aligned to 16 bytes
     assert len(kernel.compiled) == 5
 
 
-def test_where_kernels_are_interpreted_nothing_is_kept(programs: dict[tuple[Any, ...], Any]):
+def test_interpreted_kernels_leave_no_program(programs: dict[tuple[Any, ...], Any]):
     kernel = Kernel("x", interpreted=True)
     for _ in range(2):
         launch(kernel, (1, 1, 1), 4, torch.zeros(1))

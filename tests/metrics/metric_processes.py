@@ -1,4 +1,4 @@
-"""Data in uneven batches, and in two processes that work together."""
+"""Split data into uneven batches, and measure in two processes of one process group."""
 
 import json
 from collections.abc import Callable
@@ -21,9 +21,9 @@ def batches(parts: dict[str, Tensor], *sizes: int) -> list[dict[str, Tensor]]:
 
 
 def in_two_processes(measure: Callable[[int], dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """What ``measure(rank)`` gives in each of two processes that know of each other.
+    """Return ``measure(rank)`` of each of two processes in one process group.
 
-    Forked: each would spend seconds on importing torchmetrics otherwise.
+    The processes are forked, so that they need not import torchmetrics again.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")

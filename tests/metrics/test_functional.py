@@ -1,6 +1,7 @@
-"""How much answers move: every variant against a calculation by hand (paper, Eqs. inv_err and eq:eque)."""
+"""Every variant of InvE and EquE against a calculation by hand (paper, Eqs. inv_err and eq:eque)."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -9,11 +10,6 @@ from localscale.errors import ConfigError, ShapeError
 from localscale.maps import identity_map, map_from_logits, random_map
 from localscale.metrics import VARIANTS, equivariance_error, invariance_error, per_scale_accuracy
 from localscale.warp import scale
-
-
-def test_variants():
-    assert VARIANTS == ("squared", "l2", "relative")
-
 
 # InvE.
 
@@ -47,15 +43,15 @@ def test_relative_divides_by_the_norm_of_the_reference_alone():
     assert invariance_error(reference, answers, variant="squared").item() == pytest.approx(25.0)
 
 
-def test_equal_answers_have_no_error_and_opposite_ones_two():
+def test_equal_answers_have_error_zero_and_opposite_ones_two():
     certain = torch.eye(3)
     assert invariance_error(certain, certain.unsqueeze(1).expand(-1, 4, -1)) == 0
     assert invariance_error(certain, certain.roll(1, dims=0).unsqueeze(1)) == 2
     assert invariance_error(certain, certain.roll(1, dims=0).unsqueeze(1), variant="l2").item() == pytest.approx(2**0.5)
 
 
-def test_the_zero_reference_row_is_the_callers_to_leave_out():
-    """Counting the reference among V variants shrinks the mean by (V − 1)/V: the published 6/7 on ImageNet."""
+def test_the_reference_is_not_left_out_of_the_variants():
+    """With the reference among V variants the mean shrinks by (V − 1)/V: 6/7 in the published ImageNet tables."""
     with_reference = torch.cat((REFERENCE.unsqueeze(1), ANSWERS), dim=1)
     ratio = invariance_error(REFERENCE, with_reference) / invariance_error(REFERENCE, ANSWERS)
     assert ratio.item() == pytest.approx(3 / 4)
@@ -63,20 +59,13 @@ def test_the_zero_reference_row_is_the_callers_to_leave_out():
 
 @pytest.mark.parametrize(
     ("reference", "variants"),
-    [((2, 3), (2, 3)), ((2,), (2, 4, 3)), ((2, 3), (2, 4, 5)), ((2, 3), (3, 4, 3)), ((2, 1, 3), (2, 4, 3))],
+    [((2, 3), (2, 3)), ((2, 3), (2, 4, 5)), ((2, 3), (3, 4, 3)), ((2, 1, 3), (2, 4, 3)), ((2, 3), (2, 0, 3))],
 )
 def test_invariance_error_names_the_shapes(reference: tuple[int, ...], variants: tuple[int, ...]):
-    with pytest.raises(ShapeError) as error:
+    with pytest.raises(
+        ShapeError, match=re.escape(f"reference has shape {reference} and variants {variants}; expected")
+    ):
         invariance_error(torch.zeros(reference), torch.zeros(variants))
-    assert str(error.value) == (
-        f"reference has shape {reference} and variants {variants}; "
-        "expected (images, classes) and (images, variants, classes)"
-    )
-
-
-def test_no_variants_at_all_is_a_shape_error():
-    with pytest.raises(ShapeError, match=r"reference has shape \(2, 3\) and variants \(2, 0, 3\)"):
-        invariance_error(torch.zeros(2, 3), torch.zeros(2, 0, 3))
 
 
 # EquE.
@@ -107,7 +96,7 @@ def test_equivariance_error_scales_the_answer_by_hand():
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_pointwise_model_is_equivariant_and_a_stubborn_one_is_not(variant: str, rng: torch.Generator):
+def test_a_pointwise_model_is_equivariant_and_a_constant_one_is_not(variant: str, rng: torch.Generator):
     images, m = torch.rand(2, 3, 12, 12, generator=rng), random_map(2, 5, strength=1.0, generator=rng)
     assert equivariance_error(images, scale(images, m), m, variant=variant) == 0
     assert equivariance_error(images, images, m, variant=variant) > 0.01
@@ -121,29 +110,22 @@ def test_each_image_has_its_own_map(rng: torch.Generator):
 
 @pytest.mark.parametrize(("one", "two"), [((2, 3, 4), (2, 3, 4)), ((2, 3, 4, 4), (2, 3, 4, 5)), ((2, 3), (2, 3, 4, 4))])
 def test_equivariance_error_names_the_shapes(one: tuple[int, ...], two: tuple[int, ...]):
-    with pytest.raises(ShapeError) as error:
+    with pytest.raises(ShapeError, match=re.escape(f"masks have shapes {one} and {two}; expected")):
         equivariance_error(torch.zeros(one), torch.zeros(two), identity_map())
-    assert str(error.value) == f"masks have shapes {one} and {two}; expected twice (images, classes, height, width)"
 
 
 # Both.
 
 
 def test_unknown_variants_name_the_near_miss():
-    for call in (
-        lambda variant: invariance_error(REFERENCE, ANSWERS, variant=variant),
-        lambda variant: equivariance_error(
-            torch.rand(1, 2, 3, 3), torch.rand(1, 2, 3, 3), identity_map(), variant=variant
-        ),
-    ):
-        with pytest.raises(ConfigError, match=r"^no variant 'square': did you mean squared\?$"):
-            call("square")
-        with pytest.raises(ConfigError, match=r"^no variant 'mean': known: squared, l2, relative$"):
-            call("mean")
+    mask = torch.rand(1, 2, 3, 3)
+    with pytest.raises(ConfigError, match=r"^no variant 'square': did you mean squared\?$"):
+        invariance_error(REFERENCE, ANSWERS, variant="square")
+    with pytest.raises(ConfigError, match=r"^no variant 'mean': known: squared, l2, relative$"):
+        equivariance_error(mask, mask, identity_map(), variant="mean")
 
 
-def test_gradients_flow():
-    """They serve as losses too."""
+def test_errors_can_be_used_as_losses():
     reference, answers = REFERENCE.clone().requires_grad_(), ANSWERS.clone().requires_grad_()
     invariance_error(reference, answers).backward()
     torch.testing.assert_close(answers.grad, 2 * (ANSWERS - REFERENCE.unsqueeze(1)) / 6)
@@ -178,20 +160,8 @@ def test_per_scale_accuracies_average_to_the_accuracy(rng: torch.Generator):
 
 @pytest.mark.parametrize(
     ("logits", "labels", "scales"),
-    [((4,), (4,), (4,)), ((4, 3), (5,), (4,)), ((4, 3), (4,), (3,)), ((2, 4, 3), (2,), (2,))],
+    [((4,), (4,), (4,)), ((4, 3), (4, 1), (4,)), ((4, 3), (4,), (3,)), ((4, 3), (4,), (4, 1)), ((2, 4, 3), (2,), (2,))],
 )
 def test_per_scale_accuracy_names_the_shapes(logits, labels, scales):
-    with pytest.raises(ShapeError) as error:
+    with pytest.raises(ShapeError, match=re.escape(f"logits have shape {logits}, labels {labels}, scales {scales}")):
         per_scale_accuracy(torch.zeros(logits), torch.zeros(labels), torch.zeros(scales))
-    assert str(error.value) == (
-        f"logits have shape {logits}, labels {labels}, scales {scales}; expected (n, classes), (n,) and (n,)"
-    )
-
-
-def test_labels_and_scales_are_vectors():
-    """A column of labels would be compared with every answer, all with all."""
-    logits, scales = torch.eye(3), torch.ones(3)
-    with pytest.raises(ShapeError, match=r"labels \(3, 1\).*expected \(n, classes\), \(n,\) and \(n,\)"):
-        per_scale_accuracy(logits, torch.arange(3).unsqueeze(1), scales)
-    with pytest.raises(ShapeError, match=r"scales \(3, 1\)"):
-        per_scale_accuracy(logits, torch.arange(3), scales.unsqueeze(1))

@@ -1,6 +1,7 @@
-"""Segmentation over whole datasets: batch by batch and process by process, it is the functions on everything."""
+"""Streaming segmentation metrics over batches and processes equal the functions on the whole dataset."""
 
 import math
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ BEFORE_DATA = pytest.warns(UserWarning, match="was called before the ``update`` 
 
 
 def rows(*of: list[int]) -> Tensor:
-    """Label maps of one row each."""
+    """Return label maps of one row each."""
     return torch.tensor(of).unsqueeze(1)
 
 
@@ -40,7 +41,7 @@ def rows(*of: list[int]) -> Tensor:
 
 
 def test_mean_iou_by_hand_over_batches():
-    """Together 0 has 3 of 5, 1 has 2 of 4; the mean over batches would be another number."""
+    """Over both batches class 0 has IoU 3/5 and class 1 has 2/4; the mean over batches would differ."""
     metric = mean_iou(2)
     metric.update(rows([0, 0, 0, 1]), rows([0, 0, 0, 0]))
     metric.update(rows([0, 1, 1]), rows([1, 1, 1]))
@@ -55,7 +56,7 @@ def test_mean_iou_takes_logits_and_label_maps(rng: torch.Generator):
     assert 0 < of_logits.compute() == of_maps.compute() < 1
 
 
-def test_a_class_nowhere_is_no_term_and_one_only_predicted_is_zero():
+def test_an_absent_class_is_left_out_and_one_only_predicted_has_iou_zero():
     absent, predicted, truth_alone = mean_iou(3), mean_iou(3), mean_iou(3)
     absent.update(rows([0, 1]), rows([0, 1]))
     assert absent.compute() == 1.0
@@ -66,8 +67,8 @@ def test_a_class_nowhere_is_no_term_and_one_only_predicted_is_zero():
 
 
 @pytest.mark.parametrize("ignored", [-100, 255, 1])
-def test_mean_iou_ignores(ignored: int):
-    """Under them a class may be predicted that is nowhere else: it is no term either."""
+def test_mean_iou_ignores_pixels(ignored: int):
+    """A class that is predicted only at ignored pixels is left out of the mean."""
     metric = mean_iou(3, ignore_index=ignored)
     metric.update(rows([0, 2, 0, 1]), rows([0, 2, 2, ignored]))
     assert metric.compute().item() == pytest.approx((1 / 2 + 1 / 2) / 2)
@@ -93,7 +94,7 @@ def test_equivariance_error_by_hand(variant: str, expected: float):
     assert metric.compute().item() == pytest.approx(expected / 3, rel=1e-6)
 
 
-def test_every_image_counts_the_same_whatever_its_size():
+def test_images_of_all_sizes_have_equal_weight():
     metric = EquivarianceError()
     metric.update(torch.zeros(1, 2, 2, 2), torch.ones(1, 2, 2, 2), identity_map())
     metric.update(torch.zeros(1, 2, 8, 8), torch.zeros(1, 2, 8, 8), identity_map())
@@ -111,15 +112,15 @@ def test_the_floor_by_hand():
 
 
 def test_group_consistency_by_hand():
-    """Deviations 0.1 and 0.2; one group has a single image that counts, one has none."""
+    """Two groups have deviations 0.1 and 0.2; one has a single counted image, one has none."""
     metric = GroupConsistency(5)
     metric.update(torch.tensor([0.5, 0.3, 0.9]), torch.tensor([0, 3, 1]))
     metric.update(torch.tensor([0.7, math.nan, 0.7, math.nan]), torch.tensor([0, 1, 3, 3]))
     assert metric.compute().item() == pytest.approx((0.1 + 0.2) / 2, rel=1e-6)
 
 
-def test_equal_answers_within_groups_are_consistent_however_groups_differ():
-    """The mean of three squares of 0.1 comes out smaller than the square of their mean."""
+def test_groups_of_equal_values_have_deviation_zero():
+    """Rounding makes the mean of three squares of 0.1 smaller than the square of their mean."""
     metric = GroupConsistency(2)
     metric.update(torch.tensor([0.1, 0.8] * 3, dtype=torch.float64), torch.tensor([0, 1] * 3))
     assert metric.compute().item() == pytest.approx(0, abs=1e-7)
@@ -144,7 +145,7 @@ def test_group_consistency_is_the_mean_of_deviations(groups: int, images: list[t
 
 
 def pictures(images: int = 11) -> dict[str, Tensor]:
-    """Logits on images and on scaled ones, labels of which some are ignored, and the images' groups."""
+    """Return logits for images and scaled images, labels with ignored pixels, and the images' groups."""
     rng = torch.Generator().manual_seed(0)
     labels = torch.randint(0, CLASSES, (images, 6, 7), generator=rng)
     return {
@@ -197,7 +198,7 @@ def functional() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sizes", [(11,), (1, 7, 3), (5, 5, 1)])
-def test_uneven_batches_give_what_the_functions_give_on_everything(sizes: tuple[int, ...]):
+def test_uneven_batches_equal_the_functions_on_the_whole_dataset(sizes: tuple[int, ...]):
     assert streamed(batches(pictures(), *sizes)) == pytest.approx(functional(), rel=1e-5)
 
 
@@ -206,13 +207,13 @@ def share_of(rank: int) -> dict[str, Any]:
     return streamed([first, second] if rank == 0 else [last])
 
 
-def test_two_processes_with_uneven_shares_give_what_one_gives(tmp_path: Path):
+def test_two_processes_with_uneven_shares_equal_one(tmp_path: Path):
     for found in in_two_processes(share_of, tmp_path):
         assert found == pytest.approx(functional(), rel=1e-5)
 
 
-def test_totals_are_kept_in_double():
-    """In single precision, 1e-9 would vanish beside 1."""
+def test_totals_are_kept_in_float64():
+    """In float32, 1e-9 would vanish beside 1."""
     metric = EquivarianceError()
     big, small = torch.ones(1, 1, 2, 2), torch.full((1, 1, 2, 2), 1e-9**0.5)
     metric.update(torch.zeros_like(big), big, identity_map())
@@ -220,8 +221,8 @@ def test_totals_are_kept_in_double():
     assert 2 * metric.compute().item() - 1 == pytest.approx(1e-9, rel=1e-5)
 
 
-def test_half_precision_masks_are_compared_in_single():
-    """Bilinear between 0 and 1 keeps more than the eight bits of bfloat16."""
+def test_half_precision_masks_are_compared_in_float32():
+    """Values interpolated between 0 and 1 have more bits than the eight of bfloat16."""
     answer = torch.tensor([0.0, 1.0]).repeat(4).bfloat16().view(1, 1, 1, 8)
     m = random_map(1, 5, strength=1.0, generator=torch.Generator().manual_seed(0))
     half, single = EquivarianceError(), EquivarianceError()
@@ -233,8 +234,8 @@ def test_half_precision_masks_are_compared_in_single():
     )
 
 
-def test_masks_are_never_copied_in_double():
-    """They are large; only what is left of them after the sum over classes may be."""
+def test_masks_are_never_copied_to_float64():
+    """Masks are large; only sums over classes may be in float64."""
     seen: set[tuple[int, ...]] = set()
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):
@@ -249,12 +250,12 @@ def test_masks_are_never_copied_in_double():
     with Watch():
         error.update(answer, answer, m)
         floor.update(answer.argmax(1), m)
-    assert (2,) in seen, "means of images are"
+    assert (2,) in seen, "means of images are in float64"
     assert not any(len(shape) == 4 and shape[1] == 5 for shape in seen)
 
 
-def test_no_value_is_looked_at_from_the_host():
-    """Tensors that have no values to look at; torchmetrics' own metric looks, as its docstring says."""
+def test_no_host_synchronisation_except_in_mean_iou():
+    """Fake tensors have no values; the docstring of ``mean_iou`` says that it synchronises."""
     metrics = (EquivarianceError(), EquivarianceFloor(3), GroupConsistency(2), mean_iou(3))
     with FakeTensorMode(allow_non_fake_inputs=True):
         error, floor, consistency, overlap = (metric.to("cuda") for metric in metrics)
@@ -276,16 +277,16 @@ def test_reset_forgets():
     assert metric.compute().item() == pytest.approx(0.1)
 
 
-# Before data, and other than expected.
+# Before data, and wrong inputs.
 
 
-def test_nothing_is_known_before_data():
+def test_metrics_are_nan_before_data():
     for metric in (mean_iou(2), EquivarianceError(), EquivarianceFloor(2), GroupConsistency(2)):
         with BEFORE_DATA:
             assert math.isnan(metric.compute())
 
 
-def test_batches_without_images_change_nothing():
+def test_empty_batches_change_nothing():
     error, floor, consistency = EquivarianceError(), EquivarianceFloor(2), GroupConsistency(2)
     error.update(torch.zeros(0, 2, 4, 4), torch.zeros(0, 2, 4, 4), identity_map())
     floor.update(torch.zeros(0, 4, 4).long(), identity_map())
@@ -309,14 +310,14 @@ def test_unknown_variants_name_the_near_miss():
 
 
 def test_there_is_at_least_one_class_and_one_group():
-    with pytest.raises(ConfigError, match=r"^classes is 0; expected how many there are, at least 1$"):
+    with pytest.raises(ConfigError, match=r"^classes is 0; expected .* at least 1"):
         EquivarianceFloor(0)
-    with pytest.raises(ConfigError, match=r"^groups is 0; expected how many there are, at least 1$"):
+    with pytest.raises(ConfigError, match=r"^groups is 0; expected .* at least 1"):
         GroupConsistency(0)
 
 
-def test_masks_and_labels_of_other_shapes_are_named():
-    with pytest.raises(ShapeError, match=r"^masks have shapes \(2, 3, 4, 4\) and \(2, 3, 4, 5\); expected twice"):
+def test_wrong_shapes_are_named():
+    with pytest.raises(ShapeError, match=r"^masks have shapes \(2, 3, 4, 4\) and \(2, 3, 4, 5\); expected"):
         EquivarianceError().update(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 5), identity_map())
     with pytest.raises(ShapeError, match=r"^labels have shape \(2, 3, 4, 4\); expected \(images, height, width\)$"):
         EquivarianceFloor(3).update(torch.zeros(2, 3, 4, 4).long(), identity_map())
@@ -334,21 +335,14 @@ def test_masks_and_labels_of_other_shapes_are_named():
     ],
 )
 def test_group_consistency_names_the_shapes(iou: Tensor, group: Tensor):
-    with pytest.raises(ShapeError) as error:
+    shapes = f"iou has shape {tuple(iou.shape)} and group {tuple(group.shape)} of {group.dtype}; expected"
+    with pytest.raises(ShapeError, match=re.escape(shapes)):
         GroupConsistency(2).update(iou, group)
-    assert str(error.value) == (
-        f"iou has shape {tuple(iou.shape)} and group {tuple(group.shape)} of {group.dtype}; "
-        "expected (images,) twice, groups as whole numbers"
-    )
 
 
 @pytest.mark.parametrize("group", [[0, 2], [-1, 1], [-1, 5]])
-def test_groups_that_are_not_there_are_named_where_looking_costs_nothing(group: list[int]):
+def test_wrong_group_numbers_are_named_on_a_cpu(group: list[int]):
     metric = GroupConsistency(2)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"group numbers {min(group)} … {max(group)} came; expected 0 … 1"):
         metric.update(torch.zeros(2), torch.tensor(group))
-    assert str(error.value) == (
-        f"group numbers {min(group)} … {max(group)} came; expected 0 … 1; "
-        "number them from 0, or ask for GroupConsistency of more groups"
-    )
     assert not metric.count.any(), "nothing was added"

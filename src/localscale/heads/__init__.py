@@ -1,4 +1,4 @@
-"""Heads that answer for every pixel, over any timm backbone."""
+"""Heads for dense prediction on top of any timm backbone."""
 
 from localscale.heads.dpt import DPTHead
 from localscale.heads.segmentation import Segmenter, segmenter

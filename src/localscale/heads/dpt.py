@@ -1,4 +1,4 @@
-"""``DPTHead``: from a backbone's features to a score per pixel and class (Ranftl, Bochkovskiy, Koltun 2021)."""
+"""``DPTHead`` turns a backbone's features into class scores for every pixel (Ranftl, Bochkovskiy, Koltun 2021)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ FINEST_STRIDE = 4
 
 
 class DPTHead(nn.Module):
-    """Reassemble features into a pyramid of strides 4, 8, 16, 32, fuse it from coarse to fine, and score every pixel.
+    """Bring features to strides 4, 8, 16, 32, fuse them from coarse to fine, and score every pixel.
 
-    A plain transformer's features all have one stride: they are resampled by transposed and strided convolutions. A
-    pyramid's features stay as they are where their stride is the wanted one. Strides that are no powers of two, such as
-    DINOv2's 14, go to the nearest doubling.
+    The features of a plain transformer all have one stride; transposed and strided convolutions resample them. The
+    features of a pyramid are resampled only where their stride differs from the one needed. Strides that are not powers
+    of two, such as DINOv2's 14, are treated as the nearest power of two.
 
     Convention: corners stay on corners (``align_corners=True``) in every upsampling.
 
     Args:
         channels: channels of each feature, finest or shallowest first.
         strides: image pixels per feature pixel, for each feature.
-        classes: scores per pixel.
+        classes: number of classes, which is the number of scores per pixel.
         width: channels of the fused path.
-        neck: channels of each feature once projected; by default as in DPT-Base, C/8, C/4, C/2 and C, for features of
-            one stride, and those the features have for a pyramid.
-        dropout: share of activations dropped before the classifier, in training.
+        neck: channels of each feature after its projection. The default is that of DPT-Base, C/8, C/4, C/2 and C, if
+            all features have one stride, and ``channels`` for a pyramid.
+        dropout: probability of dropping an activation before the classifier, in training.
 
     >>> head = DPTHead((192,) * 4, (16,) * 4, classes=5, width=32)
     >>> head([torch.rand(2, 192, 4, 6)] * 4, size=(64, 96)).shape
@@ -63,7 +63,7 @@ class DPTHead(nn.Module):
         self.classifier = nn.Conv2d(width, classes, 1)
 
     def forward(self, features: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Scores ``(B, classes, H, W)`` for images of ``size`` (H, W), from features ``(B, C, h, w)``."""
+        """Return scores ``(B, classes, H, W)`` for images of ``size`` (H, W), from features ``(B, C, h, w)``."""
         if len(features) != len(self.reassemble):
             raise ShapeError(f"{len(features)} features came; expected {len(self.reassemble)}, finest first")
         levels = [reassemble(feature) for reassemble, feature in zip(self.reassemble, features, strict=True)]
@@ -79,13 +79,13 @@ class DPTHead(nn.Module):
         batch, _, height, width = deepest.shape
         if self.training and batch == height == width == 1:
             raise ShapeError(
-                "one image came whose deepest feature is a single pixel, and batch normalisation cannot train on one "
-                "value; give more or larger images, or call eval()"
+                "the batch is one image whose deepest feature is a single pixel, and batch normalisation cannot train "
+                "on one value; use more or larger images, or call eval()"
             )
 
 
 class Reassemble(nn.Module):
-    """A feature ``(B, C, h, w)`` at the stride and width that fusion wants: project, resample, mix 3 × 3."""
+    """Project a feature ``(B, C, h, w)``, resample it to its level's stride, and convolve it to the path's width."""
 
     def __init__(self, channels: int, inside: int, width: int, *, doublings: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Reassemble(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Add a level to the path that comes from the coarser ones, refine, and grow to the next finer size."""
+    """Add a level to the path from the coarser levels, refine the sum, and upsample it to the next finer size."""
 
     def __init__(self, width: int, *, deepest: bool) -> None:
         super().__init__()
@@ -109,12 +109,12 @@ class Fusion(nn.Module):
 
     def forward(self, level: Tensor, path: Tensor | None, size: tuple[int, int]) -> Tensor:
         merged = level if self.enter is None or path is None else path + self.enter(level)
-        # A 1 × 1 convolution and an interpolation commute; on the smaller side it costs a quarter.
+        # A 1 × 1 convolution commutes with an interpolation; before the upsampling it costs a quarter.
         return stretch(self.project(self.refine(merged)), *size)
 
 
 class ResidualUnit(nn.Module):
-    """x + two 3 × 3 convolutions of it, each after a ReLU; normalised, as DPT does for segmentation."""
+    """Add two 3 × 3 convolutions, each after a ReLU and with batch normalisation, as DPT does for segmentation."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class ResidualUnit(nn.Module):
 
 
 def _doublings(stride: int, wanted: int) -> int:
-    """How often a feature's sides must double to come from one stride to another; negative: halve."""
+    """Return how often a feature's sides must double to change its stride to ``wanted``; negative if they halve."""
     return round(math.log2(stride / wanted))
 
 
@@ -163,7 +163,7 @@ def _check(
     if len(channels) < 2 or not len(channels) == len(strides) == len(neck):
         raise ConfigError(
             f"channels has {len(channels)} entries, strides {len(strides)} and neck {len(neck)}; "
-            "expected as many of each, and at least 2"
+            "expected the same number of each, at least 2"
         )
     for name, values in {"channels": channels, "strides": strides, "neck": neck}.items():
         if min(values) < 1:

@@ -1,4 +1,4 @@
-"""``segmenter``: a timm backbone that answers for every pixel."""
+"""``segmenter`` puts a DPT head on a timm backbone for semantic segmentation."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ USUAL_FEATURES = 4
 
 
 def segmenter(backbone: nn.Module, classes: int, *, width: int = 256, layers: Sequence[int] | None = None) -> Segmenter:
-    """A DPT head over ``backbone``, any timm model that gives its intermediate features.
+    """Put a DPT head on ``backbone``, which can be any timm model with ``forward_intermediates``.
 
-    The classifier, the final norm and the blocks after the last layer taken are removed from ``backbone`` itself, and
-    what timm leaves of them is frozen: every parameter that asks for a gradient gets one. Load weights before.
+    The classifier, the final norm and the blocks after the last layer used are removed from ``backbone`` in place.
+    Parts that timm cannot remove are frozen, so that every parameter with ``requires_grad`` receives a gradient. Load
+    pretrained weights before calling this function.
 
     Args:
         backbone: such as ``timm.create_model("vit_base_patch16_224", pretrained=True, dynamic_img_size=True)``.
-        classes: scores per pixel.
-        width: channels of the head; DPT's 256.
-        layers: indices into ``backbone.feature_info``, rising; by default four, evenly over the depth of a plain
-            transformer (2, 5, 8, 11 of 12 blocks), the last stages of a pyramid.
+        classes: number of classes, which is the number of scores per pixel.
+        width: channels of the head; 256 in DPT.
+        layers: increasing indices into ``backbone.feature_info``. The default is four: evenly spaced over the depth of
+            a plain transformer (2, 5, 8, 11 of 12 blocks), or the last stages of a pyramid.
 
     >>> import timm
     >>> model = segmenter(timm.create_model("vit_tiny_patch16_224", dynamic_img_size=True), classes=5, width=32)
@@ -52,13 +53,14 @@ def segmenter(backbone: nn.Module, classes: int, *, width: int = 256, layers: Se
 
 
 class Segmenter(nn.Module):
-    """Scores for every pixel of an image, of any size its backbone takes; made by ``segmenter``.
+    """A backbone with a DPT head that scores every pixel; made by ``segmenter``.
 
-    An image whose sides are no multiple of the patch is first stretched to the next one, corners on corners, so that
-    the patches cover the image and nothing else; the scores come back at the image's own size.
+    Images may have any size that the backbone takes. If their sides are not multiples of the patch size, they are first
+    stretched to the next multiple, corners on corners, so that the patches cover exactly the image; the scores are
+    returned at the original size.
 
-    ``pretrained_cfg`` is the backbone's, with the size it was built for, so that ``localscale.adaptation`` finds its
-    way; sites inside are named ``"backbone.blocks.0"``.
+    ``pretrained_cfg`` is the backbone's, with the input size it was built for, as ``localscale.adaptation`` needs it.
+    The names of sites start with ``backbone``, such as ``"backbone.blocks.0"``.
 
     >>> import timm
     >>> swin = timm.create_model("swin_tiny_patch4_window7_224", strict_img_size=False)
@@ -82,7 +84,7 @@ class Segmenter(nn.Module):
         self.train(backbone.training)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores ``(B, classes, H, W)`` for images ``(B, C, H, W)``."""
+        """Return scores ``(B, classes, H, W)`` for images ``(B, C, H, W)``."""
         if images.dim() != 4 or not images.is_floating_point():
             raise ShapeError(
                 f"images are {images.dtype} of shape {tuple(images.shape)}; "
@@ -96,9 +98,9 @@ class Segmenter(nn.Module):
         return self.head(self._features(stretch(images, *self._whole_patches(size))), size)
 
     def no_weight_decay(self) -> set[str]:
-        """The parameters that timm does not decay, such as position embeddings."""
-        ask: Any = getattr(self.backbone, "no_weight_decay", set)
-        return {f"backbone.{name}" for name in ask()}
+        """Return the parameters that timm excludes from weight decay, such as position embeddings."""
+        names: Any = getattr(self.backbone, "no_weight_decay", set)
+        return {f"backbone.{name}" for name in names()}
 
     @property
     def _backbone_name(self) -> str:
@@ -110,9 +112,9 @@ class Segmenter(nn.Module):
 
     def _features(self, images: Tensor) -> list[Tensor]:
         if torch.compiler.is_compiling() or tuple(images.shape[1:]) == self.input_size:
-            return _ask(self.backbone, images, self.layers)
+            return _intermediates(self.backbone, images, self.layers)
         try:
-            return _ask(self.backbone, images, self.layers)
+            return _intermediates(self.backbone, images, self.layers)
         except (AssertionError, RuntimeError, ValueError) as error:
             if isinstance(error, LocalScaleError | torch.OutOfMemoryError):
                 raise
@@ -124,7 +126,7 @@ class Segmenter(nn.Module):
             ) from error
 
     def _remedy(self, size: Sequence[int]) -> str:
-        """Which argument of the backbone's own makes it take other sizes."""
+        """Name the argument of the backbone that makes it take other sizes."""
         known = inspect.signature(type(self.backbone)).parameters
         if hasattr(self.backbone, "dynamic_img_size"):
             return "" if self.backbone.dynamic_img_size else "; create it with dynamic_img_size=True for any size"
@@ -134,8 +136,8 @@ class Segmenter(nn.Module):
         return f"; create it with img_size=({size[0]}, {size[1]})" if "img_size" in known else ""
 
 
-def _ask(backbone: Any, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
-    """The features ``(B, C, h, w)`` after ``layers``, without the final norm, as DPT takes them."""
+def _intermediates(backbone: Any, images: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    """Return the features ``(B, C, h, w)`` after ``layers``, without the final norm, as in DPT."""
     return backbone.forward_intermediates(
         images, indices=list(layers), norm=False, output_fmt="NCHW", intermediates_only=True
     )
@@ -146,12 +148,12 @@ def _by(size: Sequence[int]) -> str:
 
 
 def _features_of(backbone: Any) -> tuple[list[int], list[int]]:
-    """Channels and strides of every feature that ``backbone`` can give."""
+    """Return the channels and strides of every feature in ``backbone.feature_info``."""
     name = type(backbone).__name__
     if not callable(getattr(backbone, "forward_intermediates", None)):
         raise ConfigError(
-            f"{name} has no forward_intermediates; expected a timm model that has, such as a ViT, Swin, ResNet or "
-            "ConvNeXt, as timm.create_model makes it without features_only, before anything wraps or adapts it"
+            f"{name} has no forward_intermediates; expected a timm model that has it, such as a ViT, Swin, ResNet or "
+            "ConvNeXt, created without features_only and not yet wrapped or adapted"
         )
     infos = list(getattr(backbone, "feature_info", None) or ())
     if len(infos) < 2:
@@ -160,7 +162,7 @@ def _features_of(backbone: Any) -> tuple[list[int], list[int]]:
 
 
 def _usual_layers(strides: Sequence[int]) -> tuple[int, ...]:
-    """Four of the features: the last of a pyramid, or evenly over the depth where the last have one stride.
+    """Choose four features: the last of a pyramid, or evenly spaced over the depth if the last ones share a stride.
 
     >>> _usual_layers([16] * 12), _usual_layers([2, 4, 8, 16, 32])
     ((2, 5, 8, 11), (1, 2, 3, 4))
@@ -177,12 +179,12 @@ def _checked_layers(layers: Sequence[int], count: int) -> tuple[int, ...]:
     taken = tuple(layers)
     rising = all(before < after for before, after in itertools.pairwise(taken))
     if len(taken) < 2 or not rising or taken[0] < 0 or taken[-1] >= count:
-        raise ConfigError(f"layers is {taken}; expected at least 2 rising indices from 0 to {count - 1}")
+        raise ConfigError(f"layers is {taken}; expected at least 2 increasing indices from 0 to {count - 1}")
     return taken
 
 
 def _patch(backbone: Any, layers: Sequence[int]) -> tuple[int, int]:
-    """The (height, width) that an image's sides must be multiples of: the patch of a transformer, else one pixel."""
+    """Return the (height, width) that must divide an image's sides: a transformer's patch, else one pixel."""
     embed: Any = getattr(backbone, "patch_embed", None)
     if hasattr(embed, "feat_ratio"):
         height, width = embed.feat_ratio(as_scalar=False)
@@ -193,41 +195,41 @@ def _patch(backbone: Any, layers: Sequence[int]) -> tuple[int, int]:
 
 
 def _prune(backbone: Any, layers: Sequence[int]) -> None:
-    """Remove what comes after the features, as far as timm can."""
+    """Remove the layers that the features do not need, as far as timm can."""
     prune = getattr(backbone, "prune_intermediate_layers", None)
     if prune is None:
         return
     try:
         prune(list(layers), prune_norm=True, prune_head=True)
-    except AssertionError:  # a few heads cannot go: they are frozen
+    except AssertionError:  # timm cannot remove some heads; _freeze_unreached freezes them
         prune(list(layers), prune_norm=True, prune_head=False)
 
 
 def _freeze_unreached(model: Segmenter) -> None:
-    """Ask no gradient for parameters that no feature depends on: distributed training would wait for theirs.
+    """Freeze parameters that no feature depends on, since DistributedDataParallel would wait for their gradients.
 
-    A copy of the backbone without memory, on the meta device, is run forward and backward.
+    They are found by a forward and backward pass of a copy on the meta device, which needs no memory.
     """
     tensors: dict[int, Any] = {id(b): torch.empty_like(b, device="meta") for b in model.backbone.buffers()}
     for p in model.backbone.parameters():
         tensors[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
     try:
-        sketch = copy.deepcopy(model.backbone, tensors)
-        asking = {name: p for name, p in sketch.named_parameters() if p.requires_grad}
-        if not asking:
+        on_meta = copy.deepcopy(model.backbone, tensors)
+        trainable = {name: p for name, p in on_meta.named_parameters() if p.requires_grad}
+        if not trainable:
             return
-        images = torch.empty(2, *model.input_size, dtype=next(iter(asking.values())).dtype, device="meta")
+        images = torch.empty(2, *model.input_size, dtype=next(iter(trainable.values())).dtype, device="meta")
         with torch.enable_grad():
-            ends = [f.sum() for f in _ask(sketch, images, model.layers) if f.requires_grad]
-            reached = torch.autograd.grad(ends, list(asking.values()), allow_unused=True)
+            ends = [f.sum() for f in _intermediates(on_meta, images, model.layers) if f.requires_grad]
+            reached = torch.autograd.grad(ends, list(trainable.values()), allow_unused=True)
     except Exception as error:
         logger.warning(
-            "%s cannot be followed without running it (%s): parameters it does not use may still ask for gradients; "
-            "DistributedDataParallel then needs find_unused_parameters=True",
+            "%s cannot run on the meta device (%s), so its unused parameters were not frozen; "
+            "DistributedDataParallel may need find_unused_parameters=True",
             type(model.backbone).__name__,
             error,
         )
         return
-    for name, gradient in zip(asking, reached, strict=True):
+    for name, gradient in zip(trainable, reached, strict=True):
         if gradient is None:
             model.backbone.get_parameter(name).requires_grad_(False)

@@ -1,6 +1,7 @@
-"""Accuracy, overlap, and how much answers move under local scaling: as functions of tensors, and streaming.
+"""Measure accuracy, overlap, and how much predictions change under local scaling.
 
-The streaming ones are torchmetrics: ``update`` them batch by batch, in any number of processes, then ``compute``.
+Functions work on tensors of one batch. The classes are torchmetrics: call ``update`` for every batch, in any number of
+processes, and then ``compute``.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import torchmetrics, which takes a second or two, when one of its metrics is first used."""
-    if name in __all__:  # the functions above are found before this is asked
+    if name in __all__:  # Python calls this only for names that are not imported above
         from localscale.metrics import streaming
 
         return getattr(streaming, name)

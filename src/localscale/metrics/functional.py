@@ -1,7 +1,7 @@
-"""How much answers move under local scaling (paper, Eqs. inv_err and eq:eque).
+"""Measure how much predictions change under local scaling (paper, Eqs. inv_err and eq:eque).
 
-The definitions are the paper's: squared ℓ2 on softmax outputs. Published code computes other things under the same
-names; they are here as named variants, so that a table can say which one it shows.
+The default is the paper's definition, the squared ℓ2 distance of softmax outputs. The published code computes other
+distances under the same names. They are available as named variants, so that a table can say which one it shows.
 """
 
 import torch
@@ -17,11 +17,11 @@ VARIANTS = ("squared", "l2", "relative")
 
 
 def invariance_error(reference: Tensor, variants: Tensor, *, variant: str = "squared") -> Tensor:
-    """InvE: the mean over images and their locally scaled variants of ‖M(I) − M(I_s)‖².
+    """Return InvE, the mean over images and their locally scaled variants of ‖M(I) − M(I_s)‖².
 
     Args:
-        reference: probabilities on the images, ``(B, K)``.
-        variants: probabilities on V variants of each, the reference not among them, ``(B, V, K)``.
+        reference: probabilities for the images, ``(B, K)``.
+        variants: probabilities for V scaled variants of each image, without the image itself, ``(B, V, K)``.
         variant: ``"squared"`` (the paper), ``"l2"`` (not squared), ``"relative"`` (not squared, over ‖M(I)‖).
 
     >>> invariance_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
@@ -36,7 +36,7 @@ def invariance_error(reference: Tensor, variants: Tensor, *, variant: str = "squ
 
 
 def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, variant: str = "squared") -> Tensor:
-    """EquE: the mean over images and pixels of ‖S(M(I); Φ) − M(S(I; Φ))‖² on softmax masks.
+    """Return EquE, the mean over images and pixels of ‖S(M(I); Φ) − M(S(I; Φ))‖² on softmax masks.
 
     Args:
         answer: class probabilities M(I), ``(B, K, H, W)``.
@@ -52,22 +52,22 @@ def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, vari
 
 
 def equivariance_errors(answer: Tensor, answer_to_scaled: Tensor, m: Map, variant: str) -> Tensor:
-    """The terms of ``equivariance_error``, ``(B, H, W)``."""
+    """Return the terms of ``equivariance_error``, one per pixel, ``(B, H, W)``."""
     if answer.dim() != 4 or answer.shape != answer_to_scaled.shape:
         raise ShapeError(
             f"masks have shapes {tuple(answer.shape)} and {tuple(answer_to_scaled.shape)}; "
-            "expected twice (images, classes, height, width)"
+            "expected (images, classes, height, width) for both"
         )
     return distance(scale(answer, m), answer_to_scaled, variant, dim=1)
 
 
 def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[float, float]:
-    """Top-1 accuracy for each distinct local scale.
+    """Return the top-1 accuracy for each distinct local scale.
 
     Args:
         logits: ``(N, K)``.
         labels: ``(N,)``.
-        scales: the scale, or bracket, of each image, ``(N,)``.
+        scales: the scale, or the bracket of scales, of each image, ``(N,)``.
 
     >>> per_scale_accuracy(torch.eye(2), torch.tensor([0, 0]), torch.tensor([0.5, 2.0]))
     {0.5: 1.0, 2.0: 0.0}
@@ -78,12 +78,12 @@ def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[f
             "expected (n, classes), (n,) and (n,)"
         )
     right = (logits.argmax(dim=1) == labels).double()
-    # Six digits: 0.7 in float32 is to be found under 0.7.
+    # Rounded, so that 0.7 in float32 is found under 0.7.
     return {round(float(s), 6): float(right[scales == s].mean()) for s in scales.unique()}
 
 
 def distance(a: Tensor, b: Tensor, variant: str, dim: int) -> Tensor:
-    """From ``a`` to ``b`` along ``dim``, as ``variant`` says."""
+    """Return the distance of ``a`` and ``b`` along ``dim``, as defined by ``variant``."""
     if variant not in VARIANTS:
         raise ConfigError(f"no variant {variant!r}: {near_misses(str(variant), VARIANTS)}")
     if variant == "squared":

@@ -1,4 +1,4 @@
-"""How well label maps agree, image by image, and what resampling alone costs the best of segmenters."""
+"""Measure the IoU of each image, and the equivariance error that resampling alone causes."""
 
 import torch
 from torch import Tensor
@@ -14,18 +14,19 @@ __all__ = ["equivariance_floor", "image_iou"]
 def image_iou(
     predicted: Tensor, labels: Tensor, classes: int, *, background: int | None = 0, ignore_index: int | None = None
 ) -> Tensor:
-    """IoU of each image, ``(B,)``: the mean over the object classes that its truth shows; NaN where it shows none.
+    """Return the IoU of each image, ``(B,)``: the mean over the object classes present in its labels.
 
-    A class that is predicted and not there takes from the others' IoU whatever it covers, and is no term of the mean.
-    No value is looked at from the host, so values are not checked: a label that is no class and not ``ignore_index``
-    is a pixel that no prediction gets right, and a prediction that is no class is wrong.
+    Without any object class in the labels, the IoU is NaN. A class that is predicted but not in the labels is not part
+    of the mean; its pixels lower the IoU of the classes that they cover. Values are not checked, as that would need a
+    host synchronisation: a label outside 0 … classes − 1, other than ``ignore_index``, counts as a pixel that no
+    prediction gets right, and a prediction outside that range counts as wrong.
 
     Args:
-        predicted: a class for every pixel, ``(B, H, W)``, whole numbers.
-        labels: the truth, the same shape.
-        classes: how many there are, the background among them.
-        background: the class that is no object; None if all are.
-        ignore_index: pixels with this label count for nothing.
+        predicted: the predicted class of every pixel, ``(B, H, W)``, integers.
+        labels: the true class of every pixel, the same shape.
+        classes: the number of classes, background included.
+        background: the class that is not an object; None if every class is one.
+        ignore_index: pixels with this label are not counted.
 
     >>> labels = torch.tensor([[[0, 1, 1, 2]], [[0, 0, 0, 0]]])
     >>> predicted = torch.tensor([[[1, 1, 1, 0]], [[0, 0, 0, 1]]])
@@ -35,19 +36,19 @@ def image_iou(
     if predicted.dim() != 3 or predicted.shape != labels.shape:
         raise ShapeError(
             f"predicted has shape {tuple(predicted.shape)} and labels {tuple(labels.shape)}; "
-            "expected twice (images, height, width); of logits, take the argmax over classes"
+            "expected (images, height, width) for both; if they are logits, take the argmax over classes first"
         )
     _check_whole("predicted", predicted)
     _check_whole("labels", labels)
     check_classes(classes)
     if background is not None and not 0 <= background < classes:
         raise ConfigError(f"background is {background}; expected one of the classes 0 … {classes - 1}, or None")
-    # As int64: among bytes, −100 would be 156.
+    # In uint8, −100 would be 156.
     truth, guess = labels.long().flatten(1), predicted.long().flatten(1)
     counted = torch.ones_like(truth) if ignore_index is None else (truth != ignore_index).long()
 
     def pixels(where: Tensor, counts: Tensor) -> Tensor:
-        """How many pixels each class has, ``(B, classes)``; what is no class falls into a slot of its own."""
+        """Count the pixels of each class, ``(B, classes)``; values outside the range go to an extra slot."""
         slot = where.masked_fill((where < 0) | (where >= classes), classes)
         return counts.new_zeros(len(counts), classes + 1).scatter_add_(1, slot, counts)[:, :classes]
 
@@ -60,16 +61,17 @@ def image_iou(
 
 
 def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "squared") -> Tensor:
-    """What resampling alone costs a perfect segmenter: EquE of S(onehot(L); Φ) against onehot(S(L; Φ)).
+    """Return the EquE of a perfect segmenter: S(onehot(L); Φ) against onehot(S(L; Φ)).
 
-    The first is bilinear, as in ``equivariance_error``; the second nearest, as label maps are scaled. They differ
-    between pixels of different classes, and nowhere else. Takes memory like four masks ``(B, classes, H, W)``.
+    The first is resampled bilinearly, as in ``equivariance_error``, the second to the nearest pixel, as label maps are.
+    They differ only between pixels of different classes, so this is the error that resampling alone causes. It needs
+    the memory of four masks ``(B, classes, H, W)``.
 
     Args:
-        labels: the truth, ``(B, H, W)``, whole numbers. One that is no class, such as −100 for "ignore", is of no
-            class wherever it is read: a vector of zeros. It counts as a pixel, and costs what any border costs.
+        labels: the true classes, ``(B, H, W)``, integers. A value outside 0 … classes − 1, such as −100 for "ignore",
+            becomes a vector of zeros. Its pixel is counted, and its borders add to the error like any other.
         m: the maps Φ that scale the images.
-        classes: how many there are.
+        classes: the number of classes.
         variant: as in ``equivariance_error``.
 
     >>> labels = torch.tensor([[[0, 0, 1], [0, 2, 2]]])
@@ -80,13 +82,13 @@ def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "
 
 
 def floor_errors(labels: Tensor, m: Map, classes: int, variant: str) -> Tensor:
-    """The terms of ``equivariance_floor``, ``(B, H, W)``."""
+    """Return the terms of ``equivariance_floor``, one per pixel, ``(B, H, W)``."""
     if labels.dim() != 3:
         raise ShapeError(f"labels have shape {tuple(labels.shape)}; expected (images, height, width)")
     _check_whole("labels", labels)
     check_classes(classes)
     scaled, exact = scale(_one_hot(labels, classes), m), _one_hot(scale(labels, m, mode="nearest"), classes)
-    empty = ~scaled.any(dim=1)  # then the nearest pixel is of no class either: no error, though "relative" says 0/0
+    empty = ~scaled.any(dim=1)  # both are zero there; the variant "relative" would divide 0 by 0
     return distance(scaled, exact, variant, dim=1).masked_fill(empty, 0)
 
 
@@ -97,10 +99,10 @@ def _one_hot(labels: Tensor, classes: int) -> Tensor:
 
 def _check_whole(name: str, maps: Tensor) -> None:
     if maps.is_floating_point():
-        raise ShapeError(f"{name} has dtype {maps.dtype}; expected whole numbers, one class for every pixel")
+        raise ShapeError(f"{name} has dtype {maps.dtype}; expected integers, one class for every pixel")
 
 
 def check_classes(classes: int) -> None:
-    """A number of classes that there can be."""
+    """Raise ``ConfigError`` unless ``classes`` is at least 1."""
     if classes < 1:
-        raise ConfigError(f"classes is {classes}; expected how many there are, at least 1")
+        raise ConfigError(f"classes is {classes}; expected the number of classes, at least 1")

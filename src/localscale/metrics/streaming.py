@@ -1,4 +1,4 @@
-"""The metrics over whole datasets: fed batch by batch, in any number of processes."""
+"""Accumulate the metrics over a dataset, batch by batch, in any number of processes."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ __all__ = [
 
 
 def top1(classes: int) -> Metric:
-    """Top-1 accuracy over all images, whatever their class: torchmetrics' own, fed with logits and labels.
+    """Return torchmetrics' top-1 accuracy, averaged over images; ``update`` takes logits and labels.
 
     >>> metric = top1(3)
     >>> metric.update(torch.eye(3), torch.tensor([0, 1, 1]))
     >>> round(metric.compute().item(), 4)
     0.6667
     """
-    # Its own checks look at every batch from the host, which would make a GPU wait.
+    # validate_args would synchronise host and GPU for every batch.
     return MulticlassAccuracy(num_classes=classes, average="micro", validate_args=False)
 
 
 def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
-    """Mean IoU over classes, counted over all images' pixels together: torchmetrics' own, macro.
+    """Return torchmetrics' mean IoU over classes, with intersections and unions summed over all images.
 
-    Fed with logits ``(B, K, H, W)`` or label maps ``(B, H, W)``, and labels ``(B, H, W)``; pixels labelled
-    ``ignore_index``, which may be negative, count for nothing. The background is a class like the others. A class that
-    is in no truth and in no prediction is no term of the mean; one that is predicted and never there is a term of 0.
-    NaN where nothing was counted.
+    ``update`` takes logits ``(B, K, H, W)`` or label maps ``(B, H, W)``, and labels ``(B, H, W)``. Pixels labelled
+    ``ignore_index``, which may be negative, are not counted. The background is a class like the others. A class that
+    occurs in neither labels nor predictions is left out of the mean; a class that is only predicted has IoU 0. Without
+    any counted pixel the mean is NaN.
 
-    Updating makes a GPU wait, for torchmetrics counts with ``bincount`` and picks what is not ignored by a mask. With
-    PyTorch's deterministic algorithms on, it takes ``pixels × classes²`` numbers instead: keep them off here.
+    ``update`` synchronises host and GPU, because torchmetrics uses ``bincount`` and a boolean mask. With
+    ``torch.use_deterministic_algorithms(True)`` it needs memory for ``pixels × classes²`` numbers: turn that off here.
 
     >>> metric = mean_iou(3, ignore_index=-100)
     >>> metric.update(torch.tensor([[[0, 1, 1, 0]]]), torch.tensor([[[0, 1, 0, -100]]]))
@@ -59,7 +59,7 @@ def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
 
 
 class _MeanOfErrors(Metric):
-    """A total and how many terms it has."""
+    """The mean of errors: a running sum and the number of terms."""
 
     full_state_update = False
     is_differentiable = False
@@ -76,11 +76,11 @@ class _MeanOfErrors(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """The mean over all that came; NaN before the first."""
+        """Return the mean over all updates; NaN before the first."""
         return self.total / self.count
 
     def _add_images(self, errors: Tensor) -> None:
-        """Errors of pixels ``(B, H, W)``, which may be none; their means are taken in double."""
+        """Add the mean error of each image, in float64, given errors of pixels ``(B, H, W)``; B may be 0."""
         self.total += errors.mean(dim=(1, 2), dtype=torch.float64).sum()
         self.count += len(errors)
 
@@ -95,16 +95,17 @@ class InvarianceError(_MeanOfErrors):
     """
 
     def update(self, reference: Tensor, variants: Tensor) -> None:
-        """Probabilities on images ``(B, K)``, and on V variants of each ``(B, V, K)``."""
+        """Add probabilities for images ``(B, K)`` and for V variants of each ``(B, V, K)``."""
         error = invariance_error(reference.double(), variants.double(), variant=self.variant)
         pairs = variants.shape[0] * variants.shape[1]
-        if pairs:  # a mean over no images would be NaN
+        if pairs:  # the mean over an empty batch is NaN
             self.total += pairs * error
             self.count += pairs
 
 
 class EquivarianceError(_MeanOfErrors):
-    """EquE over a dataset (paper, Eq. eq:eque), every image counting the same; ``variant`` as in the function.
+    """EquE over a dataset (paper, Eq. eq:eque), with equal weight for every image; ``variant`` as in
+    ``equivariance_error``.
 
     >>> metric = EquivarianceError()
     >>> mask = torch.rand(2, 5, 16, 16).softmax(1)
@@ -114,14 +115,14 @@ class EquivarianceError(_MeanOfErrors):
     """
 
     def update(self, answer: Tensor, answer_to_scaled: Tensor, m: Map) -> None:
-        """Probabilities M(I) and M(S(I; Φ)), each ``(B, K, H, W)``, and the maps Φ; compared in single precision."""
-        # Not in double, as InvarianceError does: masks are large. Half precision would lose small errors.
+        """Add probabilities M(I) and M(S(I; Φ)), each ``(B, K, H, W)``, and the maps Φ; compared in float32."""
+        # InvarianceError uses float64, but masks are large. Half precision would lose small errors.
         one, two = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (answer, answer_to_scaled))
         self._add_images(equivariance_errors(one, two, m, self.variant))
 
 
 class EquivarianceFloor(_MeanOfErrors):
-    """What resampling alone costs a perfect segmenter over a dataset: ``equivariance_floor``, batch by batch.
+    """``equivariance_floor`` over a dataset: the EquE of a perfect segmenter, caused by resampling alone.
 
     >>> metric = EquivarianceFloor(3)
     >>> metric.update(torch.tensor([[[0, 0, 1], [0, 2, 2]]]), localscale.identity_map())
@@ -135,15 +136,15 @@ class EquivarianceFloor(_MeanOfErrors):
         self.classes = classes
 
     def update(self, labels: Tensor, m: Map) -> None:
-        """Label maps ``(B, H, W)`` and the maps Φ."""
+        """Add label maps ``(B, H, W)`` and the maps Φ."""
         self._add_images(floor_errors(labels, m, self.classes, self.variant))
 
 
 class GroupConsistency(Metric):
-    """How much IoU varies among images that belong together, such as the locally scaled versions of one image.
+    """The spread of IoU within groups of images, such as the locally scaled versions of one image.
 
-    The mean, over groups with at least two images counted, of the standard deviation of IoU within the group (divided
-    by its number, as in the paper's tables). Deviations under 1e-7 are rounding.
+    The value is the mean, over all groups with at least two counted images, of the standard deviation of IoU within the
+    group (the population's, as in the paper's tables). Deviations below 1e-7 are rounding errors.
 
     >>> metric = GroupConsistency(3)
     >>> metric.update(torch.tensor([0.5, 0.7, 0.9, torch.nan]), torch.tensor([0, 0, 2, 2]))
@@ -161,26 +162,26 @@ class GroupConsistency(Metric):
     def __init__(self, groups: int, **settings: Any) -> None:
         super().__init__(**settings)
         if groups < 1:
-            raise ConfigError(f"groups is {groups}; expected how many there are, at least 1")
+            raise ConfigError(f"groups is {groups}; expected the number of groups, at least 1")
         self.groups = groups
         self.add_state("count", torch.zeros(groups, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("total", torch.zeros(groups, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("squares", torch.zeros(groups, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, iou: Tensor, group: Tensor) -> None:
-        """IoU ``(B,)``, where NaN is not counted, and the group of each image, ``(B,)``, 0 … groups − 1.
+        """Add the IoU of images ``(B,)``, where NaN is not counted, and their groups ``(B,)``, 0 … groups − 1.
 
-        On a GPU, which should not wait, group numbers are not looked at: PyTorch's own assertion meets wrong ones.
+        On a GPU, group numbers are not checked here, to avoid a host synchronisation; a wrong one fails in PyTorch.
         """
         if iou.dim() != 1 or iou.shape != group.shape or group.is_floating_point():
             raise ShapeError(
                 f"iou has shape {tuple(iou.shape)} and group {tuple(group.shape)} of {group.dtype}; "
-                "expected (images,) twice, groups as whole numbers"
+                "expected (images,) for both, and integers for group"
             )
         if group.device.type == "cpu" and ((group < 0) | (group >= self.groups)).any():
             raise ConfigError(
                 f"group numbers {group.min()} … {group.max()} came; expected 0 … {self.groups - 1}; "
-                "number them from 0, or ask for GroupConsistency of more groups"
+                "number them from 0, or create GroupConsistency with more groups"
             )
         counted, group = ~iou.isnan(), group.long()
         value = torch.where(counted, iou, 0).double()
@@ -189,16 +190,16 @@ class GroupConsistency(Metric):
         self.squares.scatter_add_(0, group, value.square())
 
     def compute(self) -> Tensor:
-        """The mean deviation within groups; NaN if none has two images."""
+        """Return the mean deviation within groups; NaN if no group has two images."""
         enough = self.count >= 2
         variance = self.squares / self.count - (self.total / self.count).square()
         return torch.where(enough, variance.clamp_min(0).sqrt(), 0).sum() / enough.sum()
 
 
 class PerScale(NamedTuple):
-    """Accuracy at each scale, and their mean and standard deviation, every scale counting the same.
+    """Accuracy at each scale, and its mean and standard deviation over scales, with equal weight for each.
 
-    The deviation is that of the scales themselves (divided by their number), as in the paper's tables.
+    The deviation is the population's (divided by the number of scales), as in the paper's tables.
     """
 
     accuracy: dict[float, float]
@@ -207,7 +208,7 @@ class PerScale(NamedTuple):
 
 
 class PerScaleAccuracy(Metric):
-    """Top-1 accuracy at each of the given scales (or brackets, named by their lower ends).
+    """Top-1 accuracy at each of the given scales, or brackets of scales named by their lower ends.
 
     >>> metric = PerScaleAccuracy((0.5, 2.0))
     >>> metric.update(torch.eye(2), torch.tensor([0, 0]), torch.tensor([0.5, 2.0]))
@@ -224,13 +225,13 @@ class PerScaleAccuracy(Metric):
     def __init__(self, scales: tuple[float, ...], **settings: Any) -> None:
         super().__init__(**settings)
         if not scales or len(set(scales)) != len(scales):
-            raise ConfigError(f"scales are {scales}; expected at least one, each once")
+            raise ConfigError(f"scales are {scales}; expected at least one scale, without repetitions")
         self.scales = tuple(float(scale) for scale in scales)
         self.add_state("right", torch.zeros(len(scales), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("seen", torch.zeros(len(scales), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, labels: Tensor, scales: Tensor | float) -> None:
-        """Logits ``(N, K)``, labels ``(N,)``, and the scale of each image, or one for all."""
+        """Add logits ``(N, K)``, labels ``(N,)``, and the scale of each image, or one scale for all."""
         known = torch.tensor(self.scales, dtype=torch.float64, device=logits.device)
         given = torch.as_tensor(scales, dtype=torch.float64, device=logits.device)
         if logits.dim() != 2 or labels.shape != logits.shape[:1] or given.shape not in ((), labels.shape):
@@ -239,13 +240,13 @@ class PerScaleAccuracy(Metric):
                 "expected (n, classes), (n,), and (n,) or one number"
             )
         given = given.expand(len(labels))
-        match = (given[:, None] - known).abs() < 1e-6  # 0.7 in float32 is 0.7
+        match = (given[:, None] - known).abs() < 1e-6  # so that 0.7 in float32 matches 0.7
         right = logits.argmax(dim=1) == labels
         self.seen += match.sum(0)
         self.right += (match & right[:, None]).sum(0)
 
     def compute(self) -> PerScale:
-        """Accuracy per scale; NaN where no image was seen."""
+        """Return the accuracy at each scale; NaN for a scale without images."""
         accuracy = [r / s if s else math.nan for r, s in zip(self.right.tolist(), self.seen.tolist(), strict=True)]
         mean = sum(accuracy) / len(accuracy)
         std = math.sqrt(sum((a - mean) ** 2 for a in accuracy) / len(accuracy))
