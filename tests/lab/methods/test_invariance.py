@@ -105,23 +105,17 @@ def test_images_that_are_not_scaled_have_nothing_to_move():
 
 
 def test_unknown_divergences_name_the_near_miss():
-    with pytest.raises(ConfigError, match=r"^no divergence 'square': did you mean squared\?$"):
-        answer_divergence(ANSWERS, SCALED, "square")
-    with pytest.raises(ConfigError, match=r"^no divergence 'js': known: squared, kl$"):
-        answer_divergence(ANSWERS, SCALED, "js")
-
-
-def test_an_unknown_divergence_is_refused_at_the_door():
-    with pytest.raises(ConfigError, match=r"^no divergence 'square': did you mean squared\?$"):
+    with pytest.raises(ConfigError, match=r"'square': did you mean squared"):
         InvL(divergence="square").check()
+    with pytest.raises(ConfigError, match=r"'js': known: squared, kl$"):
+        answer_divergence(ANSWERS, SCALED, "js")
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan")])
 def test_a_weight_below_zero_is_refused(weight: float):
     InvL(weight=0.0).check()
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"--method.weight is {weight}"):
         InvL(weight=weight).check()
-    assert str(error.value) == f"the invariance loss has weight {weight}; expected 0 or more"
 
 
 def test_a_scaling_that_cannot_be_drawn_is_refused():

@@ -178,14 +178,14 @@ def test_vectors_and_what_timm_names_are_not_decayed(decay: float):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"epochs": 0}, "epochs is 0; expected a positive number"),
-        ({"batch_size": -1}, "batch_size is -1"),
-        ({"decay_rate": 0.0}, "decay_rate is 0.0"),
-        ({"learning_rate": -1.0}, "learning_rate is -1.0; expected a finite number, 0 or more"),
-        ({"canonicalizer_rate": math.inf}, "canonicalizer_rate is inf"),
-        ({"weight_decay": math.nan}, "weight_decay is nan"),
-        ({"layer_decay": 0.0}, "layer_decay is 0.0; expected more than 0 and at most 1"),
-        ({"layer_decay": 1.1}, "layer_decay is 1.1"),
+        ({"epochs": 0}, "--epochs is 0; expected a positive number"),
+        ({"batch_size": -1}, "--batch-size is -1"),
+        ({"decay_rate": 0.0}, "--decay-rate is 0.0"),
+        ({"learning_rate": -1.0}, "--learning-rate is -1.0; expected a finite number, 0 or more"),
+        ({"canonicalizer_rate": math.inf}, "--canonicalizer-rate is inf"),
+        ({"weight_decay": math.nan}, "--weight-decay is nan"),
+        ({"layer_decay": 0.0}, "--layer-decay is 0.0; expected more than 0 and at most 1"),
+        ({"layer_decay": 1.1}, "--layer-decay is 1.1"),
     ],
 )
 def test_settings_that_cannot_be_trained_with(changes: dict[str, Any], told: str):

@@ -13,12 +13,13 @@ from tiny_imagenet import CLASSES, SCALES, write_discs, write_scaled_discs
 from torch import Tensor
 
 from localscale.errors import ConfigError, DataError
+from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.data.generation import generate
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.images import read_image
 from localscale.lab.data.mnist.job import MNISTOptions, mnist_job
 from localscale.lab.tasks.imagenet import ImageNetData, ImageNetTask, TrainingImages
-from localscale.lab.tasks.task import Batches, Normalise, Shard
+from localscale.lab.tasks.task import Batches, Shard
 
 pytest.importorskip("cv2", reason="needs the extra 'imagenet'")
 
@@ -130,7 +131,7 @@ def test_both_folders_are_needed(data: ImageNetData):
 
 
 def test_a_test_set_without_the_images_themselves_is_told_at_once(data: ImageNetData, tmp_path: Path):
-    with pytest.raises(DataError, match=r"no images at scale 1.0, which InvE is measured against"):
+    with pytest.raises(DataError, match=r"no images at scale 1.0"):
         make(data, test_root=write_scaled_discs(tmp_path, images=1, scales=(0.8, 1.2)))
 
 

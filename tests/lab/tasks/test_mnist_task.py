@@ -15,10 +15,11 @@ from tiny_recipes import few_digits, tiny
 from torch import Tensor
 
 from localscale.errors import ConfigError, DataError
+from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.tasks import mnist
 from localscale.lab.tasks.mnist import BRACKETS, MNISTData, MNISTTask
-from localscale.lab.tasks.task import Batches, Normalise, Predict, Shard
+from localscale.lab.tasks.task import Batches, Predict, Shard
 
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 CPU = torch.device("cpu")

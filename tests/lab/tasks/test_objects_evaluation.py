@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from tiny_objects import CLASSES, COLOURS, SIZE, tiny, write_both, write_objects
 from torch import Tensor
 
+from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.randomness import Draws
 from localscale.lab.tasks.objects import IGNORED, ObjectsTask
-from localscale.lab.tasks.task import Normalise, Predict, Shard
+from localscale.lab.tasks.task import Predict, Shard
 from localscale.metrics import VARIANTS, equivariance_error, equivariance_floor, image_iou
 from localscale.warp import unscale
 

@@ -12,10 +12,10 @@ from accelerate.state import AcceleratorState
 from tiny_objects import CLASSES, tiny, write_both
 from torch import Tensor, nn
 
+from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.methods import RandomScaling
 from localscale.lab.randomness import Draws
 from localscale.lab.tasks.objects import IGNORED, ObjectsTask, pixel_cross_entropy
-from localscale.lab.tasks.task import Normalise
 from localscale.lab.training.loop import Loop
 from localscale.maps import FAMILIES
 from localscale.warp import unscale

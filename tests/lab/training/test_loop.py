@@ -114,7 +114,7 @@ def test_mixup_of_odd_batches_is_refused():
 
 def test_a_norm_before_the_classifier_needs_two_images():
     settings = dataclasses.replace(RECIPE.optimization, batch_size=1)
-    with pytest.raises(ConfigError, match="each process has 1; try --batch-size 2"):
+    with pytest.raises(ConfigError, match="in each process, not 1; try --batch-size 2"):
         loop_of(optimization=settings, head_norm=True)
 
 
@@ -243,7 +243,7 @@ def test_an_epoch_without_any_step_has_no_means():
 
 def test_a_backbone_without_any_is_told(caplog: pytest.LogCaptureFixture):
     loop_of(compile_blocks=True)
-    assert caplog.messages == ["Linear repeats no blocks: nothing is compiled"]
+    assert "Linear has no repeated blocks" in caplog.text
 
 
 class Wider(nn.Module):

@@ -166,7 +166,7 @@ def unfinished(digits: Path, tmp_path: Path) -> Run:
 
 
 def test_an_unfinished_run_is_taken_up_only_when_asked_to(unfinished: Run, digits: Path):
-    with pytest.raises(OutputError, match=r"holds an unfinished run; add --resume to go on, or choose another --out"):
+    with pytest.raises(OutputError, match=r"holds an unfinished run; add --resume to continue"):
         train(recipe_of(digits, "plain"), unfinished.folder, cpu=True)
 
 

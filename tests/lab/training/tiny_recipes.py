@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from localscale.lab.backbones.catalogue import create_backbone
+from localscale.lab.backbones.catalogue import Normalise, create_backbone
 from localscale.lab.data.mnist.digits import Digits, embedded_digits
 from localscale.lab.methods import DEC, FineTune, RandomScaling
 from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.tasks.task import Indices, Normalise, Shard, Task
+from localscale.lab.tasks.task import Indices, Shard, Task
 
 BACKBONE = "test_vit"
 BATCH, STEPS, EPOCHS = 8, 5, 3

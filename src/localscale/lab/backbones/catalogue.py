@@ -1,4 +1,4 @@
-"""The backbones of the paper's tables, by short names, and how they are made with their weights."""
+"""The backbones of the paper's tables by short names, and functions that create and load them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 import safetensors.torch
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import localscale.lab.backbones  # noqa: F401  registers its models with timm
 from localscale.errors import CheckpointError, ConfigError, DataError, near_misses
-from localscale.lab.tasks.task import Normalise
 
 logger = logging.getLogger(__name__)
 
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "Normalise",
     "create_backbone",
     "load_weights",
     "normalisation",
@@ -37,9 +37,15 @@ VIT_SITES = ("blocks.0", "blocks.4", "blocks.8")
 
 @dataclass(frozen=True)
 class Backbone:
-    """A backbone's name in timm, places for canonicalizers after the image, the paper's MNIST rate, and its weights.
+    """A backbone of the tables.
 
-    What must learn ``from_scratch`` has a norm before its classifier on MNIST.
+    Args:
+        timm_name: its name in timm.
+        sites: module paths for canonicalizers after the image, in order of depth.
+        mnist_rate: the paper's learning rate on MNIST (App. A1). Rows without a rate of their own also take it for the
+            canonicalizers.
+        pretrained: ``"timm"``, or ``"none"`` for backbones without weights.
+        from_scratch: whether it needs a norm before its classifier to learn MNIST from random weights.
     """
 
     timm_name: str
@@ -81,16 +87,16 @@ def create_backbone(
     drop_path: float = 0.0,
     fresh_head: bool = False,
 ) -> Any:
-    """A timm model with a head for ``classes``.
+    """Create a timm model with a head for ``classes``.
 
     Args:
         name: its name in timm.
-        classes: answers of the head; a pretrained head is kept if it has as many and ``pretrained`` brings one.
+        classes: number of classes; a pretrained head with as many classes is kept.
         pretrained: ``"timm"`` downloads timm's weights, ``"none"`` leaves them random, anything else is a safetensors
             file with the backbone's own tensors.
-        image_size: side of the images it will see.
+        image_size: side of the images in pixels.
         drop_path: rate of stochastic depth.
-        fresh_head: put a new head on, even if the pretrained one has as many answers.
+        fresh_head: replace the pretrained head even if it has as many classes.
     """
     base = name.partition(".")[0]
     sketch = sketch_of(name)
@@ -121,10 +127,10 @@ def create_backbone(
 
 
 def standardise_head(model: Any) -> None:
-    """Put a BatchNorm without weights before the classifier; after training the two are one matrix.
+    """Put a BatchNorm without weights before the classifier; after training the two can be merged into one matrix.
 
-    The features that a random ViT gives to images which are mostly background differ by one or two hundredths of their
-    length: the classifier learns the noise of its own steps long before what tells images apart.
+    On images that are mostly background, the features of a ViT with random weights differ by only 1 to 2 % of their
+    length. Without the norm the classifier fits the noise of its own steps long before these differences.
 
     >>> model = timm.create_model("test_vit", num_classes=7)
     >>> standardise_head(model)
@@ -135,13 +141,13 @@ def standardise_head(model: Any) -> None:
     if not isinstance(head, nn.Linear) or not isinstance(name, str):
         found = type(head).__name__ if isinstance(name, str) else f"several layers ({', '.join(name)})"
         raise ConfigError(
-            f"head_norm goes before a linear classifier, and {type(model).__name__}'s is {found}; leave it out"
+            f"--head-norm needs a linear classifier, and {type(model).__name__} has {found}; leave it out"
         )
     model.set_submodule(name, nn.Sequential(nn.BatchNorm1d(head.in_features, affine=False), head))
 
 
 def sketch_of(name: str) -> Any:
-    """The backbone without weights and memory, to be asked what it is like."""
+    """Create the backbone on the meta device, without weights, to inspect its modules and settings."""
     base = name.partition(".")[0]
     if not timm.is_model(base):
         raise ConfigError(f"timm has no model {name!r}: {near_misses(base, timm.list_models())}")
@@ -150,7 +156,7 @@ def sketch_of(name: str) -> Any:
 
 
 def whole_patches(name: str, image_size: int) -> int:
-    """The least side that is ``image_size`` or more and a multiple of the backbone's patch.
+    """Return the smallest multiple of the backbone's patch size that is at least ``image_size``.
 
     >>> whole_patches("vit_small_patch14_dinov2", 256), whole_patches("resnet18", 256)
     (266, 256)
@@ -161,11 +167,11 @@ def whole_patches(name: str, image_size: int) -> int:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load a safetensors file into ``model``; a head of another size is left as it is, anything else must fit."""
+    """Load a safetensors file into ``model``; a head of another size is skipped, all other tensors must fit."""
     try:
         tensors = safetensors.torch.load_file(path)
     except FileNotFoundError as error:
-        raise CheckpointError(f"no weights at {path}; name an existing safetensors file, timm or none") from error
+        raise CheckpointError(f"no weights at {path}; --pretrained takes a safetensors file, timm or none") from error
     except Exception as error:
         raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
     own = model.state_dict()
@@ -177,25 +183,38 @@ def load_weights(model: nn.Module, path: Path) -> None:
     if strange or left:
         example = (strange or sorted(left))[0]
         raise CheckpointError(
-            f"{path} does not fit {type(model).__name__}: {len(strange)} tensors are strange to it and {len(left)} are "
-            f"missing, such as {example}; name the weights of the same backbone"
+            f"{path} does not fit {type(model).__name__}: {len(strange)} tensors are unknown and {len(left)} are "
+            f"missing, such as {example}; give --pretrained the weights of the same backbone"
         )
     fresh = sorted(head & set(own) - set(kept))
     if fresh:
-        logger.warning("%s has no head of this size: %s is new and must be trained", path, fresh[0].rpartition(".")[0])
+        logger.warning("%s has no head of this size: %s starts from random weights", path, fresh[0].rpartition(".")[0])
     model.load_state_dict(kept, strict=False)
 
 
+@dataclass(frozen=True)
+class Normalise:
+    """Subtract the mean and divide by the standard deviation of the images that a backbone was pretrained on."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalise images ``(B, 1 or C, H, W)`` in [0,1]; return ``(B, C, H, W)``."""
+        channels = images.expand(-1, len(self.mean), -1, -1).split(1, dim=1)
+        return torch.cat([(c - mean) / std for c, mean, std in zip(channels, self.mean, self.std, strict=True)], dim=1)
+
+
 def normalisation(model: Any) -> Normalise:
-    """Mean and deviation of the images ``model`` was pretrained on."""
+    """Return the normalisation of the images that ``model`` was pretrained on."""
     config = model.pretrained_cfg
     return Normalise(tuple(config["mean"]), tuple(config["std"]))
 
 
 def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
-    """The innermost blocks that a backbone repeats: compiling each takes seconds where the whole takes minutes.
+    """Return the innermost blocks that a backbone repeats; compiling these takes seconds instead of minutes.
 
-    A block is of a class of the backbone's own, has parts, and stands in a list.
+    A block is an item of a module list, has children, and its class is not one of torch's.
     """
     lists = [module for module in backbone.modules() if isinstance(module, nn.Sequential | nn.ModuleList)]
     held = [x for each in lists for x in each if any(x.children()) and not type(x).__module__.startswith("torch.")]
@@ -205,7 +224,7 @@ def repeated_blocks(backbone: nn.Module) -> list[nn.Module]:
 
 
 def _for_its_size(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same tensors with positions resampled to the model's image size, as timm does it for its own downloads."""
+    """Return the tensors with position embeddings resampled to the model's image size, as timm does for its own."""
     own = model.state_dict()
     other = [name for name, t in tensors.items() if name in own and own[name].shape != t.shape]
     resample: Any = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
@@ -214,7 +233,7 @@ def _for_its_size(model: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[st
     try:
         return resample(dict(tensors), model)
     except (RuntimeError, ValueError, KeyError, AssertionError, IndexError):
-        return tensors  # of another backbone, as will be said
+        return tensors  # the caller reports that they belong to another backbone
 
 
 def _in_head(model: Any, name: str) -> bool:

@@ -21,8 +21,8 @@ __all__ = ["RandomScaling"]
 class RandomScaling:
     """Scale each image by a map of its own, S(I; u⁻¹)(p) = I(u(p)), with raw parameters uniform in [0, strength].
 
-    The map is drawn as the inverse of the scaling, which is as random and needs no inversion; ``maps`` returns u.
-    What a sample gets depends on its draws alone, not on the batch or the process it is in.
+    ``maps`` draws u, the inverse of the scaling, directly, so that nothing has to be inverted. The map of a sample
+    depends on its draws alone, not on the batch or the process that the sample is in.
 
     >>> draws = Draws(0, torch.arange(4))
     >>> RandomScaling(strength=1.0)(torch.rand(4, 3, 32, 32), draws).shape
@@ -30,25 +30,25 @@ class RandomScaling:
     """
 
     strength: float = 1.0
-    """Raw parameters are uniform in [0, strength]; 0 is the identity, at 2 increments differ by up to e² ≈ 7."""
+    """Raw parameters are uniform in [0, strength]. 0 is the identity; at 2, increments differ by up to e² ≈ 7."""
     probability: float = 1.0
-    """How many of the images are scaled at all."""
+    """Probability that an image is scaled."""
     knots: int = 6
-    """Control points along an axis."""
+    """Control points along each axis."""
     family: str = "grid"
-    """"grid" or "separable"."""
+    """Family of the maps: grid or separable."""
 
     def check(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Raise ``ConfigError`` for settings that no map can be drawn with."""
         if not 0 <= self.strength < math.inf:
-            raise ConfigError(f"the augmentation's strength is {self.strength}; expected a finite number, 0 or more")
+            raise ConfigError(f"a random scaling's strength is {self.strength}; expected a finite number, 0 or more")
         if not 0 <= self.probability <= 1:
-            raise ConfigError(f"the augmentation's probability is {self.probability}; expected 0 to 1")
+            raise ConfigError(f"a random scaling's probability is {self.probability}; expected 0 to 1")
         family_of(self.family)
         knot_pair(self.knots)
 
     def maps(self, draws: Draws, name: str = "scaling") -> Map:
-        """One map u for each sample; the same ``name`` gives the same maps."""
+        """Return one map u for each sample; the same ``name`` gives the same maps."""
         logits = []
         hit = draws.uniform(f"{name}/hit", 1) < self.probability
         for axis, shape in zip("xy", family_of(self.family).logit_shapes(knot_pair(self.knots)), strict=True):
@@ -57,13 +57,13 @@ class RandomScaling:
         return map_from_logits(*logits, family=self.family)
 
     def __call__(self, images: Tensor, draws: Draws) -> Tensor:
-        """The scaled images."""
+        """Return the scaled images."""
         if self.strength == 0 or self.probability == 0:
             return images
         return unscale(images, self.maps(draws))
 
     def both(self, images: Tensor, labels: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """The scaled images, and their label maps ``(B, H, W)`` scaled alike: each pixel takes the nearest's label."""
+        """Return the scaled images and their label maps ``(B, H, W)``, scaled alike with nearest-neighbour sampling."""
         if self.strength == 0 or self.probability == 0:
             return images, labels
         u = self.maps(draws)

@@ -21,9 +21,9 @@ __all__ = ["Canon", "DiscreteCanonicalizer", "EnergyCNN", "profiles"]
 
 
 def profiles(count: int, knots: int, strength: float, device: torch.device | str | None = None) -> Tensor:
-    """``count`` raw parameter vectors of one axis, ``(count, knots − 1)``: the identity, then ± cosines.
+    """Return ``count`` raw parameter vectors of one axis, ``(count, knots − 1)``: the identity, then ± cosines.
 
-    The first cosine enlarges one side at the cost of the other, the second the middle, and so on.
+    The first cosine enlarges one side at the cost of the other, the second one the middle, and so on.
 
     >>> profiles(3, 4, 1.0)[0]
     tensor([0., 0., 0.])
@@ -41,7 +41,7 @@ class EnergyCNN(nn.Module):
         widths = (in_channels, *channels)
         self.layers = nn.ModuleList(nn.Conv2d(widths[i], widths[i + 1], 3, stride=2, padding=1) for i in range(3))
         self.to_energy = nn.Linear(channels[-1], 1, bias=False)
-        nn.init.zeros_(self.to_energy.weight)  # all energies alike: the first configuration, the identity, wins
+        nn.init.zeros_(self.to_energy.weight)  # equal energies at first choose the identity
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -50,12 +50,12 @@ class EnergyCNN(nn.Module):
 
 
 class DiscreteCanonicalizer(nn.Module):
-    """M(S⁻¹(I; Φ*)) with Φ* = argmin E(S⁻¹(I; Φ)) over all configurations, the identity among them.
+    """M(S⁻¹(I; Φ*)) with Φ* = argmin E(S⁻¹(I; Φ)) over all configurations, which include the identity.
 
     With ``mode="equivariant"`` the answer, ``(B, K, H, W)``, is scaled back: S(M(S⁻¹(I; Φ*)); Φ*).
 
-    Every image is tried against every configuration, on a small copy. The argmin passes its gradient straight through
-    to a softmax over the energies: forward takes the best configuration's map, backward a weighted mean of all maps.
+    The energies are computed on a small copy of each image. The argmin uses a straight-through gradient: the forward
+    pass takes the map of least energy, the backward pass differentiates the softmax-weighted mean of all maps.
 
     >>> model = DiscreteCanonicalizer(nn.Flatten(), channels=3, configurations=4)
     >>> image = torch.rand(2, 3, 16, 16)
@@ -82,17 +82,17 @@ class DiscreteCanonicalizer(nn.Module):
         self.resolution, self.temperature, self.mode = resolution, temperature, mode
 
     def _offsets(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """All maps' displacements along x and y, ``(K, knots)``: made anew, for a buffer is rounded by ``.half()``."""
+        """Return all maps' displacements along x and y, ``(K, knots)``; a buffer would be rounded by ``.half()``."""
         axis = displacements_from_logits(profiles(*self.profile, device=like.device)).to(compute_dtype(like.dtype))
         count = len(axis)
         return axis.repeat_interleave(count, dim=0), axis.repeat(count, 1)
 
     def configurations(self) -> SeparableMap:
-        """All maps as one batch; the first is the identity."""
+        """Return all maps as one batch; the first is the identity."""
         return _separable(*self._offsets(self.energy.to_energy.weight))
 
     def energies(self, images: Tensor) -> Tensor:
-        """E(S⁻¹(I; Φ)) for every image and configuration, ``(B, K)``."""
+        """Return E(S⁻¹(I; Φ)) for every image and configuration, ``(B, K)``."""
         x, y = self._offsets(images)
         batch, count = len(images), len(x)
         shrink = min(1.0, self.resolution / max(images.shape[-2:]))
@@ -102,11 +102,11 @@ class DiscreteCanonicalizer(nn.Module):
         return self.energy(tried).view(batch, count)
 
     def choose(self, images: Tensor) -> SeparableMap:
-        """The map of least energy of each image, with the softmax's gradient."""
+        """Return the map of least energy for each image, with the gradient of the softmax."""
         soft = (-self.energies(images) / self.temperature).to(compute_dtype(images.dtype)).softmax(1)
         hard = F.one_hot(soft.argmax(1), soft.shape[1]).to(soft.dtype)
         weights = (hard + (soft - soft.detach())).unsqueeze(-1)
-        # Sums, not matrix products, which autocast would take to half precision.
+        # Sums instead of matrix products, because autocast would compute those in half precision.
         x, y = self._offsets(images)
         return _separable((weights * x).sum(1), (weights * y).sum(1))
 
@@ -117,16 +117,17 @@ class DiscreteCanonicalizer(nn.Module):
 
 
 def check_configurations(configurations: int, knots: int, strength: float) -> None:
-    """Refuse what does not give distinct maps."""
+    """Raise ``ConfigError`` unless the settings give distinct maps."""
     per_axis = math.isqrt(max(configurations, 0))
     if per_axis**2 != configurations or per_axis < 1:
         raise ConfigError(
-            f"{configurations} configurations are not a square; expected one map of x for each map of y: 25, 64 …"
+            f"{configurations} configurations are not a square; expected 25, 64 …, because each map of "
+            "x is combined with each map of y"
         )
     if per_axis > 2 * knots - 3:  # the identity, and ± cosines of at most knots − 2 half periods
         raise ConfigError(
-            f"{configurations} configurations need {per_axis} different maps of an axis, and {knots} knots tell "
-            f"{max(2 * knots - 3, 0)} apart; expected at least {per_axis // 2 + 2} knots"
+            f"{configurations} configurations need {per_axis} different maps of an axis, and {knots} knots allow "
+            f"{max(2 * knots - 3, 0)}; expected at least {per_axis // 2 + 2} knots"
         )
     if not 0 < strength < math.inf:
         raise ConfigError(f"configurations have strength {strength}; expected a positive number")
@@ -143,13 +144,13 @@ class Canon(Method):
     """Vanilla canonicalization of the image: a finite set of maps and a learned energy (App. A1)."""
 
     configurations: int = 64
-    """A square number: 64 for MNIST and objects, 25 for ImageNet."""
+    """Number of maps that are tried, a square number."""
     canon_strength: float = 1.0
-    """How strong the configurations are."""
+    """Strength of the maps."""
     canon_knots: int = 6
-    """Control points of a configuration along an axis."""
+    """Control points of a map along each axis."""
     mode: Literal["invariant", "equivariant"] = "invariant"
-    """Whether answers, masks then, are scaled back."""
+    """equivariant scales masks back to the image; classes are invariant."""
 
     def check(self) -> None:
         check_configurations(self.configurations, self.canon_knots, self.canon_strength)

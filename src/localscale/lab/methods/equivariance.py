@@ -1,4 +1,4 @@
-"""AugL: ask for equivariance in the loss (paper, Eq. eq:eque as a loss)."""
+"""AugL: the equivariance error as a loss (paper, Eq. eq:eque)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AugL", "mask_error"]
 
 
 def mask_error(logits: Tensor, scaled: Tensor, u: Map) -> Tensor:
-    """‖S(M(I); g) − M(S(I; g))‖² on softmax masks ``(B, K, H, W)``, mean over images and pixels, with g = u⁻¹.
+    """Return ‖S(M(I); g) − M(S(I; g))‖² on softmax masks ``(B, K, H, W)``, mean over images and pixels, with g = u⁻¹.
 
     >>> logits = torch.rand(2, 3, 8, 8)
     >>> mask_error(logits, logits, localscale.identity_map())
@@ -31,21 +31,21 @@ def mask_error(logits: Tensor, scaled: Tensor, u: Map) -> Tensor:
 
 @dataclass(frozen=True)
 class AugL(Method):
-    """The task's loss, and how much masks differ from the image's when it is scaled; both images in one pass."""
+    """The task's loss plus the equivariance error of the masks; each image and its scaled copy share one pass."""
 
     weight: float = 1.0
-    """Of the equivariance loss."""
+    """Weight of the equivariance loss."""
     scaling: RandomScaling = field(default_factory=RandomScaling)
-    """Φ: how the second image is scaled."""
+    """Random scaling of the second image (Φ)."""
 
     def check(self) -> None:
         self.scaling.check()
         if not 0 <= self.weight < math.inf:
-            raise ConfigError(f"the equivariance loss has weight {self.weight}; expected 0 or more")
+            raise ConfigError(f"--method.weight is {self.weight}; expected a finite number, 0 or more")
 
     def check_answers(self, *, dense: bool) -> None:
         if not dense:
-            raise ConfigError("AugL compares masks, but each image has one class for an answer; use InvL")
+            raise ConfigError("AugL compares masks, but this task has one class per image; use InvL")
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws

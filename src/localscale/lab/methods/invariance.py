@@ -1,4 +1,4 @@
-"""InvL: ask for invariance in the loss (paper, Eq. inv_loss)."""
+"""InvL: the invariance error as a loss (paper, Eq. inv_loss)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIVERGENCES = ("squared", "kl")
 
 
 def answer_divergence(logits: Tensor, scaled: Tensor, kind: str) -> Tensor:
-    """How far the answers to scaled images are from the answers to the images, mean over the batch.
+    """Return the distance between the answers to images and to scaled images, mean over the batch.
 
     ``"squared"`` is the paper's ‖M(I) − M(S(I; Φ))‖² on softmax outputs, ``"kl"`` is KL(M(I) ‖ M(S(I; Φ))).
 
@@ -38,29 +38,29 @@ def answer_divergence(logits: Tensor, scaled: Tensor, kind: str) -> Tensor:
 
 def _check_divergence(kind: str) -> None:
     if kind not in DIVERGENCES:
-        raise ConfigError(f"no divergence {kind!r}: {near_misses(str(kind), DIVERGENCES)}")
+        raise ConfigError(f"the divergence is {kind!r}: {near_misses(str(kind), DIVERGENCES)}")
 
 
 @dataclass(frozen=True)
 class InvL(Method):
-    """The task's loss, and how much answers move when the image is scaled; both images in one pass."""
+    """The task's loss plus the invariance error of the answers; each image and its scaled copy share one pass."""
 
     weight: float = 1.0
-    """Of the invariance loss."""
+    """Weight of the invariance loss."""
     divergence: Literal["squared", "kl"] = "squared"
-    """The paper's squared ℓ2 between softmax outputs, or the Kullback-Leibler divergence."""
+    """squared: the paper's squared ℓ2 between softmax outputs; kl: the Kullback-Leibler divergence."""
     scaling: RandomScaling = field(default_factory=RandomScaling)
-    """Φ: how the second image is scaled."""
+    """Random scaling of the second image (Φ)."""
 
     def check(self) -> None:
         self.scaling.check()
         if not 0 <= self.weight < math.inf:
-            raise ConfigError(f"the invariance loss has weight {self.weight}; expected 0 or more")
+            raise ConfigError(f"--method.weight is {self.weight}; expected a finite number, 0 or more")
         _check_divergence(self.divergence)
 
     def check_answers(self, *, dense: bool) -> None:
         if dense:
-            raise ConfigError("InvL wants answers that do not move, but masks move with the image; use AugL")
+            raise ConfigError("InvL compares classes, but masks move with the image; use AugL")
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws

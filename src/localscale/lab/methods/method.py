@@ -1,4 +1,4 @@
-"""What the methods of the paper's tables have in common: how they change a backbone, and what they minimise."""
+"""The interface of the methods in the paper's tables: the model around a backbone, and the loss."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Method:
-    """A row of a table: frozen settings, no state."""
+    """Base class of the methods: frozen settings without state. ``METHODS`` lists the subclasses."""
 
     def check(self) -> None:
-        """Refuse settings that cannot work."""
+        """Raise ``ConfigError`` for settings that cannot work."""
 
     def check_answers(self, *, dense: bool) -> None:
-        """Refuse to work on a model that answers for every pixel (``dense``), or on one that does not."""
+        """Raise ``ConfigError`` if the method cannot be used for segmentation (``dense``) or for classification."""
 
     def build(self, backbone: nn.Module) -> nn.Module:
-        """The model to train: ``backbone``, or something around it. At first its answers are the backbone's."""
+        """Return the model to train: ``backbone``, or a module around it that starts with the same answers."""
         return backbone
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:
-        """Scalars to log, of which ``"loss"`` is minimised; by default the task's loss alone.
+        """Return scalars to log, of which ``"loss"`` is minimised; the default is the task's loss alone.
 
         Args:
-            model: what ``build`` returned.
-            images: normalised and augmented, ``(B, C, H, W)``.
-            labels: class numbers ``(B,)``, or ``(B, H, W)`` for every pixel, or distributions ``(B, K)``.
+            model: the model that ``build`` returned.
+            images: normalised and augmented images ``(B, C, H, W)``.
+            labels: class numbers ``(B,)``, label maps ``(B, H, W)`` or class probabilities ``(B, K)``.
             criterion: the task's loss of logits and labels.
-            draws: the source of everything random.
+            draws: the source of all random numbers.
         """
         return {"loss": criterion(model(images), labels)}
 
 
 @dataclass(frozen=True)
 class FineTune(Method):
-    """The backbone alone: Base, Aug and Aug+ differ in what it is trained on and from where."""
+    """Train the backbone alone; Base, Aug and Aug+ differ in the augmentation and the first weights."""
 
 
 def check_mode(mode: str, *, dense: bool) -> None:
-    """Refuse to canonicalize masks without scaling them back, or to scale back what is no mask."""
+    """Raise ``ConfigError`` unless masks are scaled back and classes are not."""
     wanted, answers = ("equivariant", "a mask") if dense else ("invariant", "one class")
     if mode != wanted:
-        raise ConfigError(f'the method\'s mode is "{mode}", but each image has {answers} for an answer; use "{wanted}"')
+        raise ConfigError(f"the method's mode is {mode}, but this task has {answers} per image; use {wanted}")
 
 
 class TrainingStep(nn.Module):
-    """A model, a method and a criterion as one module, so that whatever wraps modules wraps all of a step.
+    """A model, a method and a criterion as one module.
 
-    Autocast, distributed data parallel and compilation then see every use of every parameter.
+    Autocast and distributed data parallel wrap this module and so see every use of every parameter in a step.
     """
 
     def __init__(self, model: nn.Module, method: Method, criterion: Criterion) -> None:

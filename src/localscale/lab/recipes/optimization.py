@@ -1,4 +1,4 @@
-"""The optimizer's groups and the learning rate's course."""
+"""The optimizer, its parameter groups and the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ __all__ = ["Optimization", "Schedule"]
 
 @dataclass(frozen=True)
 class Optimization:
-    """AdamW and its rate."""
+    """AdamW, its learning rates and their schedule."""
 
     epochs: int = 50
-    """Times every training image is seen."""
+    """Number of epochs."""
     batch_size: int = 64
-    """Images per step, over all processes."""
+    """Images per step, summed over all processes."""
     learning_rate: float = 1e-4
-    """Highest rate of the backbone."""
+    """Highest learning rate of the backbone and its head."""
     canonicalizer_rate: float = 1e-3
-    """Highest rate of what a method adds to the backbone, which starts from nothing."""
+    """Highest learning rate of the parameters that a method adds; --learning-rate does not change it."""
     weight_decay: float = 0.05
-    """Of matrices; vectors are left alone, as timm does it."""
+    """Weight decay of matrices; vectors and added parameters have none."""
     layer_decay: float = 1.0
-    """Each layer's rate as a multiple of the next one's, as in timm; 1 is none."""
+    """Learning rate of each layer relative to the next one, as in timm; 1 gives all layers the same."""
     schedule: Literal["cosine", "step", "plateau", "constant"] = "cosine"
-    """Course of the rate after the warm-up."""
+    """Schedule of the learning rates after the warm-up."""
     warmup_epochs: float = 0.0
-    """Epochs in which the rate rises from zero."""
+    """Epochs in which the learning rates rise from zero."""
     decay_epochs: float = 30.0
-    """step: epochs between two drops; plateau: epochs without a better training loss before one."""
+    """step: epochs between two drops. plateau: epochs without a lower training loss before a drop."""
     decay_rate: float = 0.7
-    """step and plateau: what a drop multiplies the rate by."""
+    """step and plateau: factor of each drop."""
     clip: float = 1.0
-    """Largest norm of the gradient; 0 is no limit."""
+    """Largest norm of the gradient; 0 means no limit."""
 
     def check(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise ``ConfigError`` for settings that cannot be trained with."""
         for name in ("epochs", "batch_size", "decay_epochs", "decay_rate"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected a positive number")
+                raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; expected a positive number")
         for name in ("learning_rate", "canonicalizer_rate", "weight_decay", "warmup_epochs", "clip"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected a finite number, 0 or more")
+                raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; expected a finite number, 0 or more")
         if self.warmup_epochs >= self.epochs:
-            raise ConfigError(f"warmup_epochs is {self.warmup_epochs} of {self.epochs} epochs; expected fewer")
+            raise ConfigError(f"--warmup-epochs is {self.warmup_epochs}; expected fewer than --epochs {self.epochs}")
         if not 0 < self.layer_decay <= 1:
-            raise ConfigError(f"layer_decay is {self.layer_decay}; expected more than 0 and at most 1")
+            raise ConfigError(f"--layer-decay is {self.layer_decay}; expected more than 0 and at most 1")
 
     def backbone_groups(self, backbone: nn.Module) -> list[dict[str, Any]]:
-        """The backbone's parameters, by weight decay and, with ``layer_decay``, by depth; before anything wraps it."""
+        """Return the parameter groups of ``backbone``, before a method wraps it: by weight decay and by depth."""
         ask: Any = getattr(backbone, "no_weight_decay", tuple)
         no_decay = ask()
         if self.layer_decay < 1:
@@ -70,9 +70,9 @@ class Optimization:
     def optimizer(
         self, groups: list[dict[str, Any]], model: nn.Module, replayed_on: torch.device | None = None
     ) -> torch.optim.AdamW:
-        """AdamW over the backbone's groups and whatever else ``model`` has.
+        """Return AdamW over the backbone's groups and a group of all other parameters of ``model``.
 
-        On ``replayed_on``, where steps are recorded and replayed, the rates are tensors that can change in place.
+        ``replayed_on`` is the device of a CUDA graph: there the learning rates are tensors, changed in place.
         """
         known = {id(parameter) for group in groups for parameter in group["params"]}
         added = [p for p in model.parameters() if id(p) not in known and p.requires_grad]
@@ -83,8 +83,12 @@ class Optimization:
         return torch.optim.AdamW(groups, fused=True, capturable=replayed_on is not None)
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 class Schedule:
-    """The learning rate as a function of the step; for ``plateau`` also of the training loss so far."""
+    """The learning rate as a function of the step and, for ``plateau``, of the training losses so far."""
 
     def __init__(self, settings: Optimization, optimizer: Any, per_epoch: int) -> None:
         self.settings, self.optimizer, self.per_epoch = settings, optimizer, per_epoch
@@ -92,7 +96,7 @@ class Schedule:
         self.best, self.waited, self.drops = math.inf, 0, 0
 
     def factor(self, step: int) -> float:
-        """The rate at ``step`` over its highest."""
+        """Return the learning rate at ``step`` relative to the highest one."""
         settings, epoch = self.settings, step / self.per_epoch
         if epoch < settings.warmup_epochs:
             return (epoch + 1 / self.per_epoch) / (settings.warmup_epochs + 1 / self.per_epoch)
@@ -104,7 +108,7 @@ class Schedule:
         return settings.decay_rate**self.drops
 
     def before_step(self, step: int) -> None:
-        """Set the rate of step number ``step``."""
+        """Set the learning rates for step number ``step``."""
         factor = self.factor(step)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             if isinstance(group["lr"], Tensor):
@@ -113,7 +117,7 @@ class Schedule:
                 group["lr"] = factor * peak
 
     def after_epoch(self, loss: float) -> None:
-        """Take note of an epoch's mean training loss."""
+        """Count epochs without a lower training loss, for ``plateau``."""
         if self.settings.schedule != "plateau":
             return
         self.waited = 0 if loss < self.best else self.waited + 1
@@ -122,9 +126,9 @@ class Schedule:
             self.drops, self.waited = self.drops + 1, 0
 
     def state(self) -> dict[str, float]:
-        """What the rate depends on beside the step."""
+        """Return the state that a checkpoint stores."""
         return {"best": self.best, "waited": self.waited, "drops": self.drops}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of ``state``."""
+        """Continue from what ``state`` returned."""
         self.best, self.waited, self.drops = float(state["best"]), int(state["waited"]), int(state["drops"])

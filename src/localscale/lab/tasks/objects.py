@@ -1,4 +1,4 @@
-"""Locally scaled objects as a task: say what every pixel shows, wherever its object stands."""
+"""Locally scaled objects as a task: segment objects at any distance."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.objects import LocallyScaledObjects
 from localscale.lab.methods import RandomScaling
 from localscale.lab.randomness import Draws
-from localscale.lab.tasks.task import Criterion, Indices, Normalise, Predict, Shard, Task, TaskData
+from localscale.lab.tasks.task import Criterion, Indices, Predict, Shard, Task, TaskData, Transform
 from localscale.warp import unscale
 
 __all__ = ["IGNORED", "ObjectsData", "ObjectsTask", "Pixels"]
 
-IGNORED = -100  # the label of pixels that count for nothing, as torch has it
-READERS = 8  # threads that read images; decoding leaves Python's lock alone
+IGNORED = -100  # label of pixels that neither the loss nor an IoU counts, as in torch
+READERS = 8  # threads that read images; decoding releases the global interpreter lock
 
 
 @dataclass(frozen=True)
 class ObjectsData(TaskData):
-    """Two folders that ``localscale data objects`` wrote: one to train on, one to be judged on."""
+    """Training and test folders that ``localscale data objects`` wrote."""
 
     dense: ClassVar[bool] = True
 
     train_root: Path | None = None
     """Folder of training images with their masks."""
     test_root: Path | None = None
-    """Folder of test images, in groups that differ in the objects' distances."""
+    """Folder of test images, in groups that differ in the distances of the objects."""
     train_limit: int | None = None
-    """At most so many training images, the first ones; all by default."""
+    """Number of training images to use, the first ones; None takes all."""
     test_limit: int | None = None
-    """At most so many test images."""
+    """Number of test images to use, the first ones; None takes all."""
     image_size: int = 256
-    """Side in pixels; the images have it already."""
+    """Side of the images in the folders in pixels."""
     background_weight: float = 0.1
-    """Of background pixels in the loss; pixels of objects weigh 1."""
+    """Weight of background pixels in the loss; pixels of objects have weight 1."""
     ignore_index: int | None = None
-    """Label of pixels that count for nothing, neither in the loss nor in an IoU."""
+    """Label of pixels that neither the loss nor an IoU counts."""
     variants: int = 1
-    """Random scalings of each test image, for EquE."""
+    """Number of random scalings of each test image, for EquE."""
     scaling: RandomScaling = field(default_factory=RandomScaling)
-    """Φ of EquE."""
+    """Random scaling of the test images for EquE (Φ)."""
     data_seed: int = 0
-    """Of the scalings that EquE is measured with."""
+    """Seed of the scalings for EquE."""
 
     def check(self) -> None:
-        """Refuse what cannot be measured."""
+        """Raise ``ConfigError`` for values outside their range."""
         self.scaling.check()
         limits = [limit for limit in (self.train_limit, self.test_limit) if limit is not None]
         if min(self.variants, self.image_size, *limits) < 1:
@@ -68,27 +68,27 @@ class ObjectsData(TaskData):
         if not 0 <= self.background_weight < float("inf"):
             raise ConfigError(f"background_weight is {self.background_weight}; expected a finite number, 0 or more")
 
-    def task(self, normalise: Normalise, batch_size: int) -> ObjectsTask:
-        """The task itself; reads all images."""
+    def task(self, normalise: Transform, batch_size: int) -> ObjectsTask:
+        """Read all images and return the task."""
         return ObjectsTask(self, normalise, batch_size)
 
 
 class ObjectsTask(Task):
-    """Name the class of every pixel: 0 is background, then one number per object.
+    """Classify every pixel: 0 is background, every object has a number.
 
-    All images and masks are held in memory, and those to train on on the training device: 2 GB for the paper's 6,000.
+    Memory holds all images and masks, and the training device the training images: 2 GB for the paper's 6,000.
     """
 
     dense = True
 
-    def __init__(self, data: ObjectsData, normalise: Normalise, batch_size: int) -> None:
+    def __init__(self, data: ObjectsData, normalise: Transform, batch_size: int) -> None:
         self.data, self.normalise, self.batch_size = data, normalise, batch_size
         train, test = (_open(getattr(data, name), name) for name in ("train_root", "test_root"))
         if train.classes != test.classes:
             strange = sorted(set(train.classes) ^ set(test.classes))[:1] or ["their order"]
             raise DataError(
                 f"{data.train_root} has {len(train.classes)} classes and {data.test_root} {len(test.classes)}, which "
-                f"differ in {strange[0]}; make both from the same meshes"
+                f"differ in {strange[0]}; generate both from the same meshes"
             )
         self.classes = len(train.classes)
         self.train = Pixels.read(train, data, data.train_limit)
@@ -117,7 +117,7 @@ class ObjectsTask(Task):
         return self._on_device.take(indices.images.to(device, non_blocking=True))
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """mIoU, EquE with its floor, and how evenly the images of a scene are answered."""
+        """Return mIoU, EquE with its floor, and the deviation of the IoU among the images of a scene."""
         from localscale.metrics import image_iou
         from localscale.metrics.streaming import EquivarianceError, EquivarianceFloor, GroupConsistency, mean_iou
 
@@ -158,7 +158,7 @@ class ObjectsTask(Task):
 
 @dataclass(frozen=True)
 class Pixels:
-    """A dataset in memory: images ``(N, 3, H, W)`` in 8 bits, labels ``(N, H, W)`` in 16, and each one's scene."""
+    """A dataset in memory: images ``(N, 3, H, W)`` in 8 bits, labels ``(N, H, W)`` in 16, and scene numbers."""
 
     images: Tensor
     labels: Tensor
@@ -166,7 +166,7 @@ class Pixels:
 
     @classmethod
     def read(cls, dataset: LocallyScaledObjects, data: ObjectsData, limit: int | None) -> Pixels:
-        """Read and check ``dataset``, its first ``limit`` images."""
+        """Read and check the first ``limit`` images of ``dataset``."""
         count = len(dataset) if limit is None else min(limit, len(dataset))
         if not count:
             raise DataError(f"{dataset.root} has no images; make some with localscale data objects")
@@ -189,16 +189,16 @@ class Pixels:
         return cls(images, labels, groups)
 
     def to(self, device: torch.device) -> Pixels:
-        """The same on ``device``."""
+        """Return the dataset on ``device``."""
         return Pixels(self.images.to(device), self.labels.to(device), self.groups.to(device))
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Images in [0,1] and labels, int64, of some samples."""
+        """Return the images in [0,1] and the labels, int64, of the samples in ``index``."""
         return self.images[index].float() / 255, self.labels[index].long()
 
 
 def check_masks(image: Tensor, labels: Tensor, classes: int, data: ObjectsData, what: str) -> None:
-    """Refuse an image ``(3, H, W)`` and labels ``(H, W)`` that do not fit each other, or the settings."""
+    """Raise ``DataError`` if an image ``(3, H, W)`` and labels ``(H, W)`` do not fit each other or the settings."""
     size = data.image_size
     if labels.shape != image.shape[1:]:
         raise DataError(
@@ -215,25 +215,25 @@ def check_masks(image: Tensor, labels: Tensor, classes: int, data: ObjectsData, 
     if strange.any():
         raise DataError(
             f"{what}: label {int(labels[strange][0])} is outside the {classes} classes, 0 to {classes - 1}; "
-            "if it marks pixels to leave out, add --data.ignore-index"
+            "if it marks pixels to ignore, add --data.ignore-index"
         )
 
 
 def pixel_cross_entropy(
     logits: Tensor, labels: Tensor, *, background_weight: float, label_smoothing: float = 0.0
 ) -> Tensor:
-    """Cross-entropy of every pixel, the background (class 0) weighing less (App. A1); a weighted mean.
+    """Return the weighted mean of the pixels' cross-entropies; background (class 0) has a lower weight (App. A1).
 
     >>> pixel_cross_entropy(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long), background_weight=0.1)
     tensor(0.6931)
     """
     logits = logits.float()
     weights = logits.new_ones(logits.shape[1])
-    weights[:1].fill_(background_weight)  # an assignment would copy from the host, which no CUDA graph can record
+    weights[:1].fill_(background_weight)  # an assignment would copy from the host, which a CUDA graph cannot record
     each = F.cross_entropy(
         logits, labels, weights, reduction="none", ignore_index=IGNORED, label_smoothing=label_smoothing
     )
-    # Our own mean: torch's is NaN for a batch in which no pixel weighs anything.
+    # torch's own mean is NaN for a batch in which all pixels have weight 0.
     total = torch.where(labels == IGNORED, 0, weights[labels.clamp_min(0)]).sum()
     return torch.where(total > 0, each.sum() / total.clamp_min(1e-6), 0 * each.sum())
 
@@ -247,7 +247,7 @@ def _open(root: Path | None, name: str) -> LocallyScaledObjects:
 
 
 def _or_none(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Return None for NaN, which JSON lacks."""
     return None if math.isnan(value) else value
 
 

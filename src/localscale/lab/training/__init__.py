@@ -1,4 +1,4 @@
-"""Training by recipe: one loop for every method, and runs that survive interruptions.
+"""Training: one loop for every recipe, and runs that continue after interruptions.
 
 >>> from localscale.lab.recipes import find_recipe
 >>> from localscale.lab.training import train

@@ -1,4 +1,4 @@
-"""Measuring a model outside training."""
+"""Evaluation of a model by its task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def evaluate(
     progress: bool,
     cuda_graph: bool = True,
 ) -> dict[str, Any]:
-    """Everything the task measures, of a model outside training."""
+    """Return all metrics of the task for ``model`` in evaluation mode."""
     shard = Shard(accelerator.process_index, accelerator.num_processes)
     model.eval()
 
@@ -37,6 +37,6 @@ def evaluate(
     def predict(images: Tensor) -> Tensor:
         return ask(images)["logits"].clone()
 
-    # Evaluation has other batch sizes than training; compiling for them would take longer than they do.
+    # Evaluation uses other batch sizes than training, and compiling for them would take longer than it saves.
     with memory_advice(batch_size), torch.compiler.set_stance("force_eager"):
         return task.evaluate(predict, accelerator.device, shard, progress=progress)

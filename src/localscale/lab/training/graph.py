@@ -1,4 +1,4 @@
-"""A step recorded once as a CUDA graph and replayed: one launch where there were thousands."""
+"""Record a step once as a CUDA graph and replay it: one launch instead of thousands."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from localscale.errors import LocalScaleError, TrainingError
 
 __all__ = ["Replayed"]
 
-WARM_UP = 3  # steps in which libraries choose their kernels and take their workspaces
+WARM_UP = 3  # steps before recording, in which libraries choose kernels and allocate workspaces
 
 Step = Callable[..., dict[str, Tensor]]
 
 
 class Replayed:
-    """``step`` of some tensors, on the GPU: the first calls run as they are, the next is recorded, the rest replay it.
+    """A function of tensors on the GPU that runs eagerly for a few calls, is then recorded, and replayed ever after.
 
-    Small backbones and fixed-step solvers are bound by how fast the host can launch kernels; replaying leaves only the
-    kernels. A call with other shapes than the recorded one's runs as it is. Each answer lies where the last one's did,
-    so read it before the next.
+    Small backbones and fixed-step solvers are limited by the host's kernel launches, which replaying avoids. A call
+    with other shapes than the recorded ones runs eagerly. Each call overwrites the tensors that the last one returned.
     """
 
     def __init__(self, step: Step) -> None:
@@ -45,7 +44,7 @@ class Replayed:
         return self.answer
 
     def _aside(self, *tensors: Tensor) -> dict[str, Tensor]:
-        """Run on a stream of its own, as recording will."""
+        """Run on a side stream, as recording will."""
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""The training loop: one for every method, on one CPU, one GPU or many (``accelerate launch``)."""
+"""The training loop of every method, on a CPU, a GPU or several processes (``accelerate launch``)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Epoch", "Loop", "Position"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch came to: means over its steps of everything logged, and how long it took."""
+    """The result of an epoch: means of all logged scalars, skipped steps and seconds."""
 
     number: int
     scalars: dict[str, float]
@@ -43,7 +43,7 @@ class Epoch:
 
 @dataclass
 class Position:
-    """Where a run stands; with the weights and the optimizer's state it is all that a run depends on."""
+    """The progress of a run: all of its state besides the weights and the optimizer's state."""
 
     step: int = 0
     skipped: int = 0
@@ -53,9 +53,9 @@ class Position:
 class Loop:
     """Model, optimizer and data of a recipe, ready to train.
 
-    Everything random is a function of the seed and the step, so a run that is taken up at a step goes on as if it had
-    never stopped. Order and scaling are drawn for each sample, so several processes draw what one would; drop path,
-    dropout, mixup and erasing are drawn by each process for itself, and batch statistics are of its own share.
+    All random numbers are functions of the seed and the step, so that a resumed run continues as if it had never
+    stopped. Order and scaling depend on the sample, so they do not depend on the number of processes. Each process
+    draws its own drop path, dropout, mixup and erasing, and computes batch statistics of its own share.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Loop:
         share = settings.batch_size // self.shard.world
         if (recipe.regularization.mixup or recipe.regularization.cutmix) and share % 2:
             raise ConfigError(
-                f"mixup needs an even number of images in each process, not {share}; "
+                f"--mixup needs an even number of images in each process, not {share}; "
                 f"try --batch-size {(share + 1) * self.shard.world}"
             )
         if recipe.head_norm and share < 2:
             raise ConfigError(
-                f"head_norm compares the images of a batch, and each process has {share}; "
+                f"--head-norm needs at least two images in each process, not {share}; "
                 f"try --batch-size {2 * self.shard.world}"
             )
         groups = settings.backbone_groups(backbone)
         blocks = repeated_blocks(backbone) if compile_blocks else []
         if compile_blocks and not blocks:
-            logger.warning("%s repeats no blocks: nothing is compiled", type(backbone).__name__)
+            logger.warning("%s has no repeated blocks, so --compile-blocks has no effect", type(backbone).__name__)
         self.model = recipe.build(backbone)
-        if blocks:  # older versions of torch count all shapes of all blocks together, and give up at eight
+        if blocks:  # older versions of torch count the shapes of all blocks together and stop compiling at eight
             torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         for block in blocks:
-            block.compile(dynamic=False)  # one graph for blocks of all shapes takes minutes
+            block.compile(dynamic=False)  # one dynamic graph for all shapes takes minutes to compile
         replayed = cuda_graph and accelerator.device.type == "cuda" and accelerator.num_processes == 1
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
@@ -106,16 +106,16 @@ class Loop:
 
     @property
     def total_steps(self) -> int:
-        """Steps from the first to the last."""
+        """Number of steps of the whole run."""
         return self.recipe.optimization.epochs * self.batches.per_epoch
 
     def restore(self, position: Position) -> None:
-        """Go on from ``position``; the weights and the optimizer's state are loaded by then."""
+        """Continue from ``position``, after the weights and the optimizer's state have been loaded."""
         self.position = position
         self.schedule.restore(position.schedule)
 
     def run(self, after_epoch: Callable[[Epoch], None], *, progress: bool) -> None:
-        """Train to the last step, telling ``after_epoch`` of every epoch."""
+        """Train to the last step and call ``after_epoch`` after every epoch."""
         bar = tqdm(
             total=self.total_steps, initial=self.position.step, desc="training", unit="step", disable=not progress
         )
@@ -132,16 +132,16 @@ class Loop:
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
                     after_epoch(epoch)
                     sums, started = _Sums(), time.perf_counter()
-        for buffer in self._statistics:  # each process has its own by now; the first one's are kept
+        for buffer in self._statistics:  # each process has its own statistics; keep those of the first
             buffer.copy_(broadcast(buffer))
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return self.accelerator.device
 
     def one_step(self, step: int, samples: Tensor, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """Train on one batch, images in [0,1] and labels; return what is logged, on the device."""
+        """Train on one batch of images in [0,1] and labels; return the scalars to log, on the device."""
         set_seed(seed_of(self.recipe.seed, "step", step, self.shard.rank))
         samples = samples.to(self.device, non_blocking=True)
         images, labels = batch
@@ -151,7 +151,7 @@ class Loop:
         return self._update(images, labels, samples)
 
     def _augment(self, images: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled and normalised images, and their labels, scaled with them where every pixel has one."""
+        """Return augmented and normalised images and their labels; label maps are scaled with the images."""
         draws = Draws(self.recipe.seed, samples)
         if self.task.dense:
             images, labels = self.recipe.augmentation.both(images, labels, draws)
@@ -160,7 +160,7 @@ class Loop:
         return self.task.normalise(images), labels
 
     def _take_step(self, images: Tensor, labels: Tensor, samples: Tensor) -> dict[str, Tensor]:
-        """Forward, backward and update, without ever looking at a number from the host."""
+        """Run forward, backward and the update without host synchronisation."""
         accelerator = self.accelerator
         if self._mix is None:
             images, labels = self._augment(images, labels, samples)
@@ -168,11 +168,11 @@ class Loop:
         self._optimizer.zero_grad()
         scalars = self._step(images, labels, self.recipe.seed, samples)
         accelerator.backward(scalars["loss"])
-        # Loss and norm are the same in all processes, so that they skip together.
+        # Loss and norm are equal in all processes, so that all skip the same steps.
         scalars["gradient"] = accelerator.clip_grad_norm_(self.parameters, self.recipe.optimization.clip or math.inf)
         loss = accelerator.reduce(scalars["loss"].detach(), "mean")
         finite = torch.isfinite(loss) & torch.isfinite(scalars["gradient"])
-        # Where this is one the fused optimizer leaves everything as it was, as it does for a gradient scaler.
+        # The fused optimizer skips the update where found_inf is 1, as it does for a gradient scaler.
         self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
         for buffer, old in zip(self._statistics, before, strict=True):
@@ -193,14 +193,14 @@ class Loop:
             raise TrainingError(
                 f"{self.position.skipped} steps had a loss or gradient that is not finite and were skipped, more than "
                 f"--max-skipped {self.recipe.max_skipped} allows; lower --learning-rate or --canonicalizer-rate, or "
-                "look at the images"
+                "check the images"
             )
         number = self.position.step // self.batches.per_epoch
         return Epoch(number, scalars, skipped, time.perf_counter() - started)
 
 
 class _Sums:
-    """Running sums that stay on the device until they are read."""
+    """Running sums that stay on the device until an epoch ends."""
 
     def __init__(self) -> None:
         self.totals: dict[str, Tensor] = {}

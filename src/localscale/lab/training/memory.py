@@ -1,4 +1,4 @@
-"""What to do when a GPU is full."""
+"""Advice for runs that exceed the GPU memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["memory_advice"]
 
 
 class memory_advice:  # noqa: N801 (reads as a verb where it is used)
-    """Turn a full GPU into a sentence with the batch size to try."""
+    """Turn ``torch.OutOfMemoryError`` into a ``TrainingError`` that names the batch size to try."""
 
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size

@@ -1,4 +1,4 @@
-"""Training and evaluating a recipe in a run's folder, through any interruption."""
+"""Train and evaluate a recipe in a run's folder, and continue after interruptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from localscale.machine import machine, versions
 
 __all__ = ["evaluate_run", "make_backbone", "train"]
 
-TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # and the extra that brings each
+TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # each with the extra that installs it
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
 
 
@@ -46,15 +46,16 @@ def train(
     """Train and evaluate ``recipe`` in ``folder``; return its result, which is also ``result.json`` there.
 
     Args:
-        recipe: what to do.
-        folder: where; new or empty unless ``resume``.
-        resume: go on from the folder's last checkpoint; without one, begin.
+        recipe: the recipe to train.
+        folder: the run's folder, new or empty unless ``resume``.
+        resume: continue from the last checkpoint in the folder, or start if there is none.
         trackers: any of ``"tensorboard"`` and ``"wandb"``; ``log.jsonl`` is always written.
-        cpu: leave a GPU alone.
-        cuda_graph: on one GPU, record a step once and replay it, several times as fast for small backbones.
-        compile_blocks: compile the blocks that the backbone repeats.
-        checkpoint_seconds: after an epoch, write a checkpoint if the last one is older than this.
-        progress: show bars.
+        cpu: run on the CPU even if a GPU is available.
+        cuda_graph: on one GPU, record a step as a CUDA graph and replay it, which makes small backbones several times
+            faster.
+        compile_blocks: compile the backbone's repeated blocks with ``torch.compile``.
+        checkpoint_seconds: seconds between checkpoints, which are written after an epoch.
+        progress: show progress bars.
     """
     recipe.check()
     run = Run(folder)
@@ -113,7 +114,7 @@ def _train(
 
     loop.run(after_epoch, progress=progress)
     if accelerator.is_main_process:
-        # The last checkpoint: an interruption while evaluating costs no training.
+        # After this checkpoint, an interruption of the evaluation loses no training.
         write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
     started = time.perf_counter()
     metrics = evaluate(
@@ -148,10 +149,10 @@ def _train(
 
 
 def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:
-    """The backbone with its start weights, and the task."""
+    """Return the backbone with its first weights, and the task."""
     if recipe.needs_start and recipe.start is None:
         raise ConfigError(
-            f"{recipe.name} goes on from a finished run of {recipe.needs_start}: train that first, then add "
+            f"{recipe.name} starts from a finished run of {recipe.needs_start}: train that first, then add "
             f"--start runs/{recipe.needs_start}/seed{recipe.seed}"
         )
     task = make_task(recipe)
@@ -200,7 +201,7 @@ def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
 def evaluate_run(
     folder: Path, recipe: Recipe, *, cpu: bool = False, cuda_graph: bool = True, progress: bool = False
 ) -> dict[str, Any]:
-    """Measure a finished run again, with the data of ``recipe``, which may differ from the run's own."""
+    """Evaluate a finished run on the data of ``recipe``, which may differ from the run's own."""
     recipe.check()
     run = Run(folder)
     accelerator = _accelerator(recipe, run, (), cpu=cpu)
@@ -214,7 +215,7 @@ def evaluate_run(
     task = make_task(recipe)
     classes = (run.result() or {})["classes"]
     if classes != task.classes:
-        raise CheckpointError(f"the run in {folder} answers with {classes} classes; these data have {task.classes}")
+        raise CheckpointError(f"the run in {folder} has {classes} classes, and these data have {task.classes}")
     batch_size = recipe.optimization.batch_size
     return evaluate(model, task, accelerator, batch_size=batch_size, progress=progress, cuda_graph=cuda_graph)
 
@@ -224,7 +225,7 @@ def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bo
         if tracker not in TRACKERS:
             raise ConfigError(f"no tracker {tracker!r}: {near_misses(tracker, TRACKERS)}")
         require(tracker, TRACKERS[tracker])
-    AcceleratorState._reset_state()  # accelerate keeps the last one's precision otherwise
+    AcceleratorState._reset_state()  # otherwise accelerate keeps the precision of the last run
     accelerator = Accelerator(
         mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder
     )

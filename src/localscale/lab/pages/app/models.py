@@ -19,12 +19,11 @@ from torchvision.transforms.v2 import functional as T
 
 from localscale.adaptation import AdaptedModel, adapt
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError
-from localscale.lab.backbones.catalogue import create_backbone, normalisation, sketch_of
+from localscale.lab.backbones.catalogue import Normalise, create_backbone, normalisation, sketch_of
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.runs.finished import FinishedRun, check_control, read_run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.tasks.task import Normalise
 
 __all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
 
