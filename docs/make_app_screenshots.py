@@ -1,4 +1,4 @@
-"""Visit ``localscale app`` in headless Chromium: write docs/app_*.png and say how long a move of the slider takes.
+"""Open ``localscale app`` in headless Chromium: write docs/app_*.png and print the latency of the slider.
 
 Run from the repository root: ``.venv/bin/python docs/make_app_screenshots.py [WIDTH] [FOLDER]`` (extra: dev)
 """
@@ -16,20 +16,20 @@ from localscale.lab.pages.app import open_page
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HEIGHT = 900
 MOVES = [0.5 + 0.1 * k for k in range(20)]
-# From the slider's move to the new picture in the page, in milliseconds.
+# The time from a move of the slider to the new picture in the page, in milliseconds.
 MOVE = """(factor) => new Promise((done) => {
   const caption = () => document.querySelector('#scaled figcaption').innerText;
   const started = performance.now(), told = `×${factor.toFixed(2)}`;
-  const look = () => caption().includes(told) ? done(performance.now() - started) : setTimeout(look, 1);
+  const check = () => caption().includes(told) ? done(performance.now() - started) : setTimeout(check, 1);
   const range = document.querySelector('#factor input[type=range]');
   range.value = factor;
   range.dispatchEvent(new Event('input', { bubbles: true }));
-  look();
+  check();
 })"""
 
 
 def drag(page: Any, knot: str, x: float, y: float) -> None:
-    """Take a knot to a share of the frame."""
+    """Drag a knot to a position, given as fractions of the frame."""
     start, frame = page.locator(knot).bounding_box(), page.locator("#drag .ls-frame").bounding_box()
     page.mouse.move(start["x"] + start["width"] / 2, start["y"] + start["height"] / 2)
     page.mouse.down()
@@ -39,7 +39,7 @@ def drag(page: Any, knot: str, x: float, y: float) -> None:
 
 
 def shoot(page: Any, path: Path) -> None:
-    """The page down to where its content ends."""
+    """Write a screenshot of the page, cut where its content ends."""
     page.mouse.move(1, 1)
     page.wait_for_timeout(500)
     tab, size = page.locator(".tabitem:visible").bounding_box(), page.viewport_size
@@ -48,7 +48,7 @@ def shoot(page: Any, path: Path) -> None:
 
 
 def visit(page: Any, folder: Path) -> list[float]:
-    """Three pictures of the page, and the times of twenty moves."""
+    """Write three screenshots; return the times of twenty moves of the slider in milliseconds."""
     page.wait_for_selector("#answers .ls-top")
     page.locator("[data-example='3']").click()
     page.wait_for_timeout(2500)
@@ -67,7 +67,7 @@ def visit(page: Any, folder: Path) -> list[float]:
 
 
 def main() -> None:
-    """Open the page, visit it, write the pictures."""
+    """Open the page, write the screenshots and print the latency."""
     width = int(sys.argv[1]) if len(sys.argv) > 1 else 1280
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(__file__).parent
     chromium = next((path for path in map(shutil.which, BROWSERS) if path), None)
@@ -77,7 +77,7 @@ def main() -> None:
         page.goto(address)
         times = visit(page, folder)
         browser.close()
-    print(f"a move of the slider: median {statistics.median(times):.0f} ms, slowest {max(times):.0f} of {len(times)}")
+    print(f"latency of the slider: median {statistics.median(times):.0f} ms, slowest {max(times):.0f} of {len(times)}")
 
 
 if __name__ == "__main__":

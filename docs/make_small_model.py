@@ -16,7 +16,7 @@ RUNS = {"control": "starnet_s100-aug_long", "dec": "starnet_s100-dec_compose_joi
 
 
 def main() -> None:
-    """Copy recipe and result without the folder that MNIST lay in, and the weights in half precision."""
+    """Copy recipe, result and half-precision weights; drop the folder of MNIST from the recipe."""
     for name, run in RUNS.items():
         source, target = Path(sys.argv[1], run, "seed0"), SHIPPED / name
         target.mkdir(parents=True, exist_ok=True)

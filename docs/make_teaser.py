@@ -1,4 +1,4 @@
-"""Draw docs/teaser.png: a local scaling, and the way back by the exact and by the row-wise inverse.
+"""Draw docs/teaser.png: an image, a local scaling of it, and its exact and row-wise inverse.
 
 Run from the repository root: ``.venv/bin/python docs/make_teaser.py``
 """
@@ -13,14 +13,14 @@ from torch import Tensor
 
 import localscale as ls
 from localscale.conventions import lattice
+from localscale.lab.pictures.palette import BLUE, VERMILION
 
 SIZE, DIGIT = 224, 100
 CORNERS = {3: (6, 8), 5: (62, 112), 8: (118, 14)}  # digit: top left (row, column)
-BLUE, ORANGE = "#0072B2", "#C04A00"  # told apart by all eyes
 
 
 def three_digits() -> Tensor:
-    """One image ``(1, 1, 224, 224)`` with three handwritten digits."""
+    """Return one image ``(1, 1, 224, 224)`` of three handwritten digits."""
     images, labels = mnist_data()
     image = torch.zeros(1, 1, SIZE, SIZE)
     for digit, (row, column) in CORNERS.items():
@@ -32,7 +32,10 @@ def three_digits() -> Tensor:
 
 
 def draw(axes: Axes, image: Tensor, places: Tensor, title: str, note: str, colour: str) -> None:
-    """One panel: an image ``(1, 1, H, W)``, and the even grid carried along as the level lines of its coordinates."""
+    """Draw an image ``(1, 1, H, W)`` and the even grid that moved with it, as level lines of warped coordinates.
+
+    ``warp_grid`` needs the forward map, which the row-wise inverse does not have.
+    """
     axes.imshow(image[0, 0].numpy(), cmap="gray_r", vmin=0, vmax=1)
     for coordinate in places[0].numpy():
         axes.contour(coordinate, levels=[n / 12 for n in range(1, 12)], colors=colour, linewidths=1.1, alpha=0.8)
@@ -42,7 +45,7 @@ def draw(axes: Axes, image: Tensor, places: Tensor, title: str, note: str, colou
 
 
 def main() -> None:
-    """Scale, come back twice, draw four panels."""
+    """Scale the image, undo the scaling with both inverses, and draw four panels."""
     x = three_digits()
     points = lattice(SIZE, SIZE, dtype=torch.float32)
     places = points.permute(2, 0, 1)[None]
@@ -52,7 +55,7 @@ def main() -> None:
         (x, places, "image", "with an\neven grid", BLUE),
         (ls.scale(x, m), ls.scale(places, m), "locally scaled", guard, BLUE),
     ]
-    for method, name, colour in (("exact", "exact", BLUE), ("rowwise", "row-wise", ORANGE)):
+    for method, name, colour in (("exact", "exact", BLUE), ("rowwise", "row-wise", VERMILION)):
         back, carried = (ls.unscale(ls.scale(content, m, inverse=method), m) for content in (x, places))
         there_and_back = m.inverse(method)(m(points.view(1, -1, 2)))
         error = torch.linalg.vector_norm(there_and_back - points.view(1, -1, 2), dim=-1).mean().item() * (SIZE - 1)

@@ -13,8 +13,8 @@ from localscale.errors import CheckpointError, ConfigError, ShapeError
 from localscale.lab.pictures.files import new_figure
 from localscale.lab.pictures.palette import BLUE, GREEN, ORANGE, PURPLE, YELLOW, rgb
 from localscale.lab.runs.answers import open_model
-from localscale.lab.runs.examples import open_examples
 from localscale.lab.runs.finished import read_run
+from localscale.lab.runs.groups import open_groups
 
 __all__ = ["coloured", "draw_masks", "draw_scene"]
 
@@ -30,10 +30,10 @@ def draw_scene(runs: dict[str, Path], data: Path, number: int) -> Any:
         run = read_run(folder).with_data(data)
         if not run.recipe.data.dense:
             raise CheckpointError(f"the run in {folder} classifies; expected a run of objects-…, which segments")
-        examples = open_examples(run, sizes=None)
-        if not 0 <= number < examples.count:
-            raise ConfigError(f"--scene {number}: {data} has {examples.count} scenes, 0 to {examples.count - 1}")
-        scene = examples.read(number)
+        groups = open_groups(run, sizes=None)
+        if not 0 <= number < groups.count:
+            raise ConfigError(f"--scene {number}: {data} has {groups.count} scenes, 0 to {groups.count - 1}")
+        scene = groups.read(number)
         answer = open_model(run).ask(scene)
         answers[name], captions[name] = answer.labels, [f"IoU {100 * score:.0f} %" for score in answer.scores]
     assert scene.masks is not None

@@ -18,8 +18,8 @@ from localscale.equilibrium import Estimate, Solver, relative_residual
 from localscale.equilibrium.solver import Function
 from localscale.errors import CheckpointError, ConfigError, ConvergenceWarning, ShapeError
 from localscale.lab.runs.answers import open_model
-from localscale.lab.runs.examples import open_examples
 from localscale.lab.runs.finished import read_run
+from localscale.lab.runs.groups import open_groups
 
 __all__ = ["RunResiduals", "residuals_of", "run_residuals"]
 
@@ -112,9 +112,9 @@ def run_residuals(folder: Path, *, images: int, steps: int, data: Path | None = 
     model = open_model(run)
     if not isinstance(model.network, AdaptedModel):
         raise CheckpointError(f"the run in {folder} has no equilibrium to solve; expected a run of a dec row")
-    examples = open_examples(run)
-    read = (examples.read(number) for number in range(min(images, examples.count)))
-    pixels = torch.stack([example.images[example.reference] for example in read])
+    groups = open_groups(run)
+    read = (groups.read(number) for number in range(min(images, groups.count)))
+    pixels = torch.stack([group.images[group.reference] for group in read])
     found = residuals_of(model.network, model.normalise(pixels), steps=steps)
     solver = next(iter(model.network.canonicalizers.values())).solver
     return RunResiduals(found, solver.tolerance, solver.max_steps)

@@ -1,4 +1,4 @@
-"""Answers of trained models on examples: labels, how much they change with scale, and solver statistics."""
+"""Answers of trained models on groups of images: labels, how much they change with scale, and solver statistics."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT, SiteReport
 from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.methods import DiscreteCanonicalizer
-from localscale.lab.runs.examples import Example
 from localscale.lab.runs.finished import FinishedRun
+from localscale.lab.runs.groups import ImageGroup
 from localscale.lab.tasks.objects import IGNORED
 from localscale.maps.base import Map
 from localscale.metrics import image_iou, invariance_error
@@ -24,9 +24,9 @@ __all__ = ["Answer", "Health", "SiteHealth", "TrainedModel", "measure_changes", 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a model on each image of an example, and how much it changes between them.
+    """The answer of a model on each image of a group, and how much it changes between them.
 
-    ``change`` is the example's share of InvE (squared), or for masks the standard deviation of IoU; NaN for an example
+    ``change`` is the group's share of InvE (squared), or for masks the standard deviation of IoU; NaN for a group
     of one image. Classification: ``labels`` ``(S,)`` and their probabilities. Segmentation: ``labels`` ``(S, H, W)``
     and their IoU.
     """
@@ -70,9 +70,9 @@ class TrainedModel:
     classes: int
 
     @torch.no_grad()
-    def ask(self, example: Example, health: Health | None = None) -> Answer:
-        """Return the answer on every image of ``example``; add solver statistics to ``health``."""
-        images = self.normalise(example.images)
+    def ask(self, group: ImageGroup, health: Health | None = None) -> Answer:
+        """Return the answer on every image of ``group``; add solver statistics to ``health``."""
+        images = self.normalise(group.images)
         if isinstance(self.network, AdaptedModel):
             logits, report = self.network(images, return_report=True)
             for site, found in report.items() if health is not None else ():
@@ -80,18 +80,18 @@ class TrainedModel:
                 health.setdefault(site, SiteHealth()).add(found)
         else:
             logits = self.network(images)
-        return self._judge(logits.float(), example)
+        return self._judge(logits.float(), group)
 
-    def _judge(self, logits: Tensor, example: Example) -> Answer:
-        if example.masks is not None:
+    def _judge(self, logits: Tensor, group: ImageGroup) -> Answer:
+        if group.masks is not None:
             labels = logits.argmax(1)
-            overlap = image_iou(labels, example.masks, self.classes, ignore_index=IGNORED)
+            overlap = image_iou(labels, group.masks, self.classes, ignore_index=IGNORED)
             counted = overlap[~overlap.isnan()]
             change = float(counted.std(correction=0)) if len(counted) > 1 else float("nan")
             return Answer(change, labels, overlap.tolist())
         answers = logits.softmax(1)
         scores, labels = answers.max(1)
-        kept = example.reference
+        kept = group.reference
         others = torch.cat((answers[:kept], answers[kept + 1 :]))
         change = float(invariance_error(answers[kept : kept + 1], others[None])) if len(others) else float("nan")
         return Answer(change, labels, scores.tolist())
@@ -119,7 +119,7 @@ def open_model(run: FinishedRun) -> TrainedModel:
     return TrainedModel(run.load_model(), run.normalise, run.classes)
 
 
-def measure_changes(model: TrainedModel, examples: Iterable[Example]) -> tuple[list[float], Health]:
-    """Return the change of the answer in each example, and solver statistics over all their images."""
+def measure_changes(model: TrainedModel, groups: Iterable[ImageGroup]) -> tuple[list[float], Health]:
+    """Return the change of the answer in each group, and solver statistics over all their images."""
     health: Health = {}
-    return [model.ask(example, health).change for example in examples], health
+    return [model.ask(group, health).change for group in groups], health

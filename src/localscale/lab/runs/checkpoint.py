@@ -1,4 +1,4 @@
-"""A run's state as one file: model, optimizer, step and schedule, whole or not at all, and never pickled."""
+"""Checkpoints and weights of a run as safetensors files, written atomically and never pickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["read_checkpoint", "read_weights", "write_checkpoint", "write_weights
 
 
 def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Write the tensors of model and optimizer, with ``state`` as JSON in the file's header."""
+    """Write the tensors of model and optimizer, and ``state`` as JSON in the file header."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for number, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
@@ -26,7 +26,7 @@ def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimi
 
 
 def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load what ``write_checkpoint`` wrote into model and optimizer; return its state."""
+    """Load a checkpoint into model and optimizer; return its state."""
     tensors, state = _read(path)
     weights = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
     _load(model, weights, path)
@@ -38,24 +38,24 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     try:
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     except ValueError as error:
-        raise CheckpointError(f"{path} is the checkpoint of another optimizer ({error})") from error
+        raise CheckpointError(f"{path} is of another optimizer ({error})") from error
     return state
 
 
 def write_weights(path: Path, model: nn.Module, state: dict[str, Any]) -> None:
-    """Write the model's tensors alone."""
+    """Write the tensors of the model, and ``state`` as JSON in the file header."""
     _write(path, model.state_dict(), state)
 
 
 def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
-    """Load what ``write_weights`` wrote; return its state."""
+    """Load weights into the model; return their state."""
     tensors, state = _read(path)
     _load(model, tensors, path)
     return state
 
 
 def _write(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    # Tensors that share memory are stored once each: the file format knows no sharing.
+    # Tensors that share memory are copied, because safetensors refuses shared memory.
     separate = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     header = {"format": "pt", "localscale": json.dumps(state)}
     try:

@@ -1,4 +1,4 @@
-"""What a recipe trains, before its method changes it: a backbone that classifies, or one under a head that segments."""
+"""The model and the task of a recipe, before its method adapts the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ __all__ = ["create_model", "make_task"]
 
 
 def create_model(recipe: Recipe, classes: int, *, pretrained: str, fresh_head: bool = False) -> nn.Module:
-    """The backbone with a head for ``classes``; ``pretrained`` and ``fresh_head`` as in ``create_backbone``."""
+    """Return a classifier, or a segmenter if the data has masks, for ``classes`` classes.
+
+    ``pretrained`` and ``fresh_head`` are those of ``create_backbone``.
+    """
     dense, size = recipe.data.dense, recipe.data.image_size
     backbone = create_backbone(
         recipe.backbone,
@@ -36,5 +39,5 @@ def create_model(recipe: Recipe, classes: int, *, pretrained: str, fresh_head: b
 
 
 def make_task(recipe: Recipe) -> Any:
-    """What is learned, with images as the backbone was pretrained on; reads the data."""
+    """Open the data of a recipe as a task, normalised for its backbone."""
     return recipe.data.task(normalisation(sketch_of(recipe.backbone)), recipe.optimization.batch_size)

@@ -18,7 +18,7 @@ from localscale.lab.pages.report.plots import draw_histogram, draw_panels
 from localscale.lab.pages.report.solver import solver_section
 from localscale.lab.runs import read_run
 from localscale.lab.runs.answers import SiteHealth, measure_changes, open_model
-from localscale.lab.runs.examples import Example, open_examples
+from localscale.lab.runs.groups import ImageGroup, open_groups
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.training import train
 
@@ -119,8 +119,8 @@ def test_settings_that_differ_come_first(page: str):
 
 def test_solver_statistics_cover_every_image(numbers: Path, page: str):
     run = read_run(numbers / "dec")
-    examples = open_examples(run)
-    changes, health = measure_changes(open_model(run), map(examples.read, range(6)))
+    groups = open_groups(run)
+    changes, health = measure_changes(open_model(run), map(groups.read, range(6)))
     assert len(changes) == 6
     site = health["input"]
     assert len(site.residual) == len(site.converged) == 6 * 3
@@ -131,34 +131,34 @@ def test_solver_statistics_cover_every_image(numbers: Path, page: str):
 
 def test_changes_over_all_images_are_the_runs_invariance_error(numbers: Path):
     run = read_run(numbers / "dec")
-    examples = open_examples(run)
-    changes, _ = measure_changes(open_model(run), map(examples.read, range(examples.count)))
+    groups = open_groups(run)
+    changes, _ = measure_changes(open_model(run), map(groups.read, range(groups.count)))
     expected = run.metrics["invariance_error"]["squared"]
     assert sum(changes) / len(changes) == pytest.approx(expected, rel=1e-3)
 
 
 def test_changes_over_all_scenes_are_the_runs_deviation(scenes: Path):
     run = read_run(scenes / "dec")
-    examples = open_examples(run)
-    changes, _ = measure_changes(open_model(run), map(examples.read, range(examples.count)))
+    groups = open_groups(run)
+    changes, _ = measure_changes(open_model(run), map(groups.read, range(groups.count)))
     assert sum(changes) / len(changes) == pytest.approx(run.metrics["group_deviation"], rel=1e-3, abs=1e-6)
 
 
 def test_examples_are_ranked_by_change(numbers: Path):
     run = read_run(numbers / "dec")
-    models, examples = {"this run": open_model(run)}, open_examples(run)
-    shown = examples_section(models, {"this run": [0.1, 0.7, 0.3, 0.2, float("nan"), 0.9, 0.0]}, examples)
+    models, groups = {"this run": open_model(run)}, open_groups(run)
+    shown = examples_section(models, {"this run": [0.1, 0.7, 0.3, 0.2, float("nan"), 0.9, 0.0]}, groups)
     order = [shown.index(f"<b>test image {k}:") for k in (5, 1, 2, 6, 0, 3)]
     assert order == sorted(order)
     assert "test image 4:" not in shown
     assert shown.index("Changes least") > shown.index("<b>test image 2:")
     both = models | {"control": open_model(read_run(numbers / "aug"))}
     changes = {"this run": [0.7, 0.6, 0.5, 0.1, 0.2, 0.3, 0.4, 0.45], "control": [0.9] * 6 + [0.1, 0.2]}
-    shown = examples_section(both, changes, examples)
+    shown = examples_section(both, changes, groups)
     others = shown[shown.index("Changes most (control)") :]
     assert others.index("<b>test image 7:") < others.index("<b>test image 6:")
     assert [shown.count(f"<b>test image {k}:") for k in range(8)] == [1] * 8
-    nothing = examples_section(models, {"this run": [float("nan")]}, examples)
+    nothing = examples_section(models, {"this run": [float("nan")]}, groups)
     assert "no change to rank by" in nothing
 
 
@@ -297,7 +297,7 @@ def test_plots_accept_numbers_that_are_not_finite():
 
 def test_answers_are_compared_with_the_unscaled_image(numbers: Path):
     model = open_model(read_run(numbers / "dec"))
-    images = open_examples(read_run(numbers / "dec")).read(0).images
-    example = Example("x", torch.cat((images[1:2], images[:1], images[1:2])), ["", "", ""], reference=1, label=0)
-    expected = model.ask(Example("x", images[:2], ["", ""], label=0)).change
-    assert model.ask(example).change == pytest.approx(expected, rel=1e-3)
+    images = open_groups(read_run(numbers / "dec")).read(0).images
+    group = ImageGroup("x", torch.cat((images[1:2], images[:1], images[1:2])), ["", "", ""], reference=1, label=0)
+    expected = model.ask(ImageGroup("x", images[:2], ["", ""], label=0)).change
+    assert model.ask(group).change == pytest.approx(expected, rel=1e-3)

@@ -18,8 +18,8 @@ from localscale.lab.pages.report.settings import curves_section, settings_sectio
 from localscale.lab.pages.report.solver import solver_section
 from localscale.lab.pages.report.style import STYLE
 from localscale.lab.runs.answers import measure_changes, open_model
-from localscale.lab.runs.examples import Example, Examples, open_examples
 from localscale.lab.runs.finished import DATA_FLAGS, FinishedRun, check_control, read_run
+from localscale.lab.runs.groups import ImageGroup, ImageGroups, open_groups
 
 __all__ = ["render_report", "write_report"]
 
@@ -103,26 +103,26 @@ def _sections_of_images(runs: dict[str, FinishedRun], count: int, data: Path | N
 
 
 def _test_models(runs: dict[str, FinishedRun], count: int, data: Path | None, *, progress: bool) -> list[Html]:
-    examples = open_examples(runs[RUN].with_data(data))
+    groups = open_groups(runs[RUN].with_data(data))
     models = {label: open_model(run) for label, run in runs.items()}
     changes, healths, tolerances = {}, {}, {}
     for label, model in models.items():
         changes[label], healths[label] = measure_changes(
-            model, _first(examples, min(count, examples.count), label, progress=progress)
+            model, _first(groups, min(count, groups.count), label, progress=progress)
         )
         if isinstance(model.network, AdaptedModel):
             tolerances[label] = next(iter(model.network.canonicalizers.values())).solver.tolerance
     shown = [
-        warps_section(models[RUN], examples, RUN),
-        examples_section(models, changes, examples),
+        warps_section(models[RUN], groups, RUN),
+        examples_section(models, changes, groups),
         solver_section(healths, tolerances),
     ]
-    return [element("p", examples.note, class_="note"), *shown] if examples.note else shown
+    return [element("p", groups.note, class_="note"), *shown] if groups.note else shown
 
 
-def _first(examples: Examples, count: int, label: str, *, progress: bool) -> Iterator[Example]:
+def _first(groups: ImageGroups, count: int, label: str, *, progress: bool) -> Iterator[ImageGroup]:
     numbers = tqdm(range(count), desc=label, unit="image", leave=False, disable=not progress)
-    return (examples.read(number) for number in numbers)
+    return (groups.read(number) for number in numbers)
 
 
 def _left_out(why: str) -> list[Html]:

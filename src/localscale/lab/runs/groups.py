@@ -18,13 +18,13 @@ from localscale.lab.tasks.imagenet import ImageNetData, central_crop
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import IGNORED, ObjectsData, check_masks
 
-__all__ = ["Example", "Examples", "open_examples"]
+__all__ = ["ImageGroup", "ImageGroups", "open_groups"]
 
-SIZES = 5  # images of one example, including the unscaled image
+SIZES = 5  # images of one group, including the unscaled image
 
 
 @dataclass(frozen=True)
-class Example:
+class ImageGroup:
     """One test image at several scales.
 
     ``images`` are ``(S, 1 or 3, H, W)`` in [0,1], with one caption each. ``reference`` is the index of the unscaled
@@ -40,7 +40,7 @@ class Example:
     masks: Tensor | None = None
 
 
-class Examples(ABC):
+class ImageGroups(ABC):
     """The test images of a run; each is read when it is needed."""
 
     count: int
@@ -48,20 +48,20 @@ class Examples(ABC):
     note = ""  # a sentence for readers if these are not the images that the run was measured on
 
     @abstractmethod
-    def read(self, number: int) -> Example:
-        """Return example ``number``, 0 … count − 1."""
+    def read(self, number: int) -> ImageGroup:
+        """Return group ``number``, 0 … count − 1."""
 
     def name_of(self, label: int) -> str:
         """Return the name of a class."""
         return str(label)
 
 
-def open_examples(run: FinishedRun, *, sizes: int | None = SIZES) -> Examples:
+def open_groups(run: FinishedRun, *, sizes: int | None = SIZES) -> ImageGroups:
     """Open the test images of ``run``; raise ``DataError`` or ``ConfigError`` if they are missing.
 
     Args:
         run: a finished run.
-        sizes: the largest number of images in one example; ``None`` means all of them.
+        sizes: the largest number of images in one group; ``None`` means all of them.
     """
     data: Any = run.recipe.data
     field = DATA_FLAGS[run.task]
@@ -75,7 +75,7 @@ def open_examples(run: FinishedRun, *, sizes: int | None = SIZES) -> Examples:
     return found
 
 
-class _Numbers(Examples):
+class _Numbers(ImageGroups):
     def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         assert isinstance(run.recipe.data, MNISTData)
         task = run.make_task()
@@ -86,11 +86,11 @@ class _Numbers(Examples):
         if repr(task.test) not in measured:
             self.note = f"The images shown are of {task.test!r}; the run was measured on {measured}."
 
-    def read(self, number: int) -> Example:
+    def read(self, number: int) -> ImageGroup:
         index = torch.tensor([number])
         triples = [self.draw.triples(index, variant) for variant in self.variants]
         label = int(triples[0].labels)
-        return Example(
+        return ImageGroup(
             f"test image {number}: {label:03d}",
             torch.cat([self.draw(index, variant)[0] for variant in self.variants]),
             [" ".join(f"×{factor:.1f}" for factor in triple.factors[0].tolist()) for triple in triples],
@@ -101,7 +101,7 @@ class _Numbers(Examples):
         return f"{label:03d}"
 
 
-class _Photographs(Examples):
+class _Photographs(ImageGroups):
     def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         data = run.recipe.data
         assert isinstance(data, ImageNetData)
@@ -110,13 +110,13 @@ class _Photographs(Examples):
         self.groups = [group for group, positions in self.dataset.groups.items() if len(positions) > 1]
         self.count, self.classes = len(self.groups), len(self.dataset.classes)
 
-    def read(self, number: int) -> Example:
+    def read(self, number: int) -> ImageGroup:
         group = self.dataset.read_group(self.groups[number])
         last = len(group.scales) - 1
         original = min(range(last + 1), key=lambda k: abs(group.scales[k] - 1))
         steps = (self.sizes or last + 1) - 1
         kept = sorted({original, *(round(last * k / steps) for k in range(steps + 1))})  # even steps and the original
-        return Example(
+        return ImageGroup(
             f"test image {number}: {self.name_of(int(group.label))}",
             group.images[kept].float() / 255,
             [f"×{group.scales[k]:g}" for k in kept],
@@ -128,7 +128,7 @@ class _Photographs(Examples):
         return self.dataset.classes[label]
 
 
-class _Scenes(Examples):
+class _Scenes(ImageGroups):
     def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         data = run.recipe.data
         assert isinstance(data, ObjectsData)
@@ -137,7 +137,7 @@ class _Scenes(Examples):
         self.groups = list(self.dataset.groups.values())
         self.count, self.classes = len(self.groups), len(self.dataset.classes)
 
-    def read(self, number: int) -> Example:
+    def read(self, number: int) -> ImageGroup:
         images, masks, captions = [], [], []
         for position in self.groups[number][: self.sizes]:
             item = self.dataset[position]
@@ -149,7 +149,7 @@ class _Scenes(Examples):
             images.append(pixels.float() / 255)
             masks.append(classes)
             captions.append(" ".join(f"×{scale:.2f}" for scale in item.scales.tolist()))
-        return Example(f"scene {number}", torch.stack(images), captions, masks=torch.stack(masks))
+        return ImageGroup(f"scene {number}", torch.stack(images), captions, masks=torch.stack(masks))
 
 
 KINDS: dict[str, type[Any]] = {"mnist": _Numbers, "imagenet": _Photographs, "objects": _Scenes}
