@@ -1,8 +1,9 @@
-"""Train a small model on real digits, then the same model with canonicalizers, and tell what came of it.
+"""Train a small model on real digits with and without canonicalizers, and compare the two.
 
 A small backbone learns two-digit numbers whose digits each have a size of their own, with random monotone scaling as
-augmentation. From those weights two models are trained on with the same budget: a control without canonicalizers, and
-DEC, the same backbone with canonicalizers at two sites. One table and two pictures tell who won, whoever did.
+augmentation. Two models then continue from its weights for the same number of steps on the same images: a control
+without canonicalizers, and DEC, the same backbone with canonicalizers at two sites. The demo ends with a table and two
+pictures. The numbers depend on the seed and on the machine.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from localscale.errors import ConvergenceWarning
 from localscale.files import write_whole
 
 TEST_SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)
-# The backbone is narrow, so its canonicalizers are too: a quarter of the usual channels, on a half-size copy.
+# The backbone is narrow, so its canonicalizers have a quarter of the default channels and a smaller working copy.
 CONFIG = ls.DECConfig(
     sites=("input", "layer2"),
     knots=(6, 4),
@@ -35,7 +36,7 @@ CONFIG = ls.DECConfig(
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How much to do."""
+    """Numbers of images and the training budgets."""
 
     train_count: int
     test_count: int
@@ -51,9 +52,11 @@ QUICK = Plan(200, 100, 2, Budget(epochs=1, learning_rate=2e-3), Budget(epochs=1,
 def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="where table and pictures go (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything drawn by chance (%(default)s)")
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the work: shows that it runs, not more")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/demo"), help="folder for the results and pictures (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="do a hundredth of the work, only to see that it runs")
     arguments = parser.parse_args()
     try:
         run(arguments.out, arguments.seed, QUICK if arguments.quick else FULL)
@@ -64,7 +67,7 @@ def main() -> None:
 
 
 def run(out: Path, seed: int, plan: Plan) -> list[Row]:
-    """The whole demo; writes into ``out`` only at the end."""
+    """Train and measure all models, print the table, and write the results to ``out`` at the end."""
     from demo.figures import draw_accuracy_per_scale, draw_warps
 
     started = time.perf_counter()
@@ -90,18 +93,19 @@ def run(out: Path, seed: int, plan: Plan) -> list[Row]:
     write_whole(out / "results.json", json.dumps(result, indent=2) + "\n")
 
     print(f"\n{render_table(rows)}\n")
-    print(f"InvE is the squared ℓ2 between softmax answers, mean over {plan.variants} other sizes of each test image.")
+    print(f"InvE is the mean squared ℓ2 distance between the softmax outputs on a test image and on {plan.variants} of")
+    print("its variants with other digit sizes; lower is better. control and DEC continue from the weights of start.")
     for path, site in whole.items():
         moved = 100 * float(site.map.mean_displacement().mean())
         share = f"{100 * float(site.converged.double().mean()):.1f} %"
-        print(f"site {path}: test images move by {moved:.2f} % of their side, {share} of equilibria reached")
+        print(f"site {path}: maps move points by {moved:.2f} % of the side on average; {share} of the solves converged")
     print(f"pictures: {out / 'learned_warps.png'}, {out / 'accuracy_per_scale.png'}")
     print(f"{time.perf_counter() - started:.0f} seconds in all, seed {seed}")
     return rows
 
 
 def train_all(digits: Digits, seed: int, plan: Plan) -> tuple[list[Row], ls.AdaptedModel]:
-    """The start weights, the control and DEC: their rows, and the DEC model."""
+    """Train the start model, the control and DEC; return their rows and the DEC model."""
     torch.manual_seed(seed)
     start = small_backbone()
     rows = []
@@ -115,7 +119,7 @@ def train_all(digits: Digits, seed: int, plan: Plan) -> tuple[list[Row], ls.Adap
     train_and_measure("control", control, plan.tuning, 1)
     dec = ls.adapt(copy.deepcopy(start), CONFIG, input_size=(1, SIDE, SIDE))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the share reached is printed at the end instead
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the demo prints the share that converged at the end
         train_and_measure("DEC", dec, plan.tuning, 1)
     return rows, dec
 

@@ -14,13 +14,13 @@ from localscale.lab.data import embedded_digits
 SIDE = 64
 UNIT = 16  # pixels of a digit at scale 1
 SCALES = (0.5, 2.0)
-# Where the two digits' centres lie, as fractions of the side: in a row, in a column, on a diagonal.
+# Centres of the two digits as fractions of the side: in a row, in a column, on a diagonal.
 LAYOUTS = torch.tensor([[[0.27, 0.5], [0.73, 0.5]], [[0.5, 0.27], [0.5, 0.73]], [[0.27, 0.27], [0.73, 0.73]]])
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """What to draw: digits ``(N, 2)`` by index, layouts ``(N,)``, and labels ``(N,)``."""
+    """The content of N images: indices of digits ``(N, 2)``, layouts ``(N,)`` and labels ``(N,)``."""
 
     digits: Tensor
     layouts: Tensor
@@ -28,20 +28,20 @@ class Scenes:
 
 
 def draw_scenes(classes: Tensor, count: int, generator: torch.Generator) -> Scenes:
-    """``count`` random pairs of digits in random layouts."""
+    """Draw ``count`` random pairs of digits in random layouts."""
     digits = torch.randint(len(classes), (count, 2), generator=generator)
     layouts = torch.randint(len(LAYOUTS), (count,), generator=generator)
     return Scenes(digits, layouts, classes[digits[:, 0]] * 10 + classes[digits[:, 1]])
 
 
 def random_scales(count: int, generator: torch.Generator) -> Tensor:
-    """Two local scales per image, uniform on a logarithmic scale, ``(count, 2)``."""
+    """Draw two local scales per image, uniform on a logarithmic scale, ``(count, 2)``."""
     low, high = SCALES
     return low * (high / low) ** torch.rand(count, 2, generator=generator)
 
 
 def render(images: Tensor, scenes: Scenes, scales: Tensor) -> Tensor:
-    """Images ``(N, 1, 64, 64)`` in [0,1]: each digit resized on its own, anti-aliased, whole."""
+    """Render images ``(N, 1, 64, 64)`` in [0,1]: each digit is resized on its own, anti-aliased and never cropped."""
     canvas = torch.zeros(len(scales), SIDE, SIDE)
     for n, (digits, layout, factors) in enumerate(zip(scenes.digits, scenes.layouts, scales, strict=True)):
         for digit, centre, factor in zip(digits, LAYOUTS[layout], factors, strict=True):
@@ -55,20 +55,20 @@ def render(images: Tensor, scenes: Scenes, scales: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Digits:
-    """Everything the demo trains and tests on; images are ``(N, 1, 64, 64)`` in [0,1]."""
+    """The images that the demo trains and tests on, ``(N, 1, 64, 64)`` in [0,1]."""
 
     train: Tensor
     train_labels: Tensor
     test: Tensor
     test_labels: Tensor
-    variants: list[Tensor]  # the test scenes again, at other local scales
+    variants: list[Tensor]  # the test scenes at other local scales
     by_scale: dict[float, Tensor]  # the test scenes with both digits at one scale
 
 
 def make_digits(
     seed: int, *, train_count: int, test_count: int, variants: int, test_scales: tuple[float, ...]
 ) -> Digits:
-    """Draw and render everything, from ``seed`` alone."""
+    """Render all images; all random numbers come from ``seed``."""
     generator = torch.Generator().manual_seed(seed)
     train_digits, test_digits = embedded_digits(train=True), embedded_digits(train=False)
     train_images, test_images = train_digits.images / 255, test_digits.images / 255

@@ -1,4 +1,4 @@
-"""Several seeds of the demo as one result: ``python -m demo.summary out/seed0 out/seed1 … > results/demo.json``."""
+"""Merge several seeds of the demo: ``python -m demo.summary out/seed0 out/seed1 … > results/demo.json``."""
 
 import json
 import platform
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def summarise(runs: list[dict]) -> dict:
-    """Means and each seed's figures, in the form that ``python -m benchmarks --render`` reads."""
+    """Return the means and the values of each seed, in the form that ``localscale tables`` reads."""
     names = [row["name"] for row in runs[0]["rows"]]
     rows = []
     for index, name in enumerate(names):
@@ -39,5 +39,5 @@ def summarise(runs: list[dict]) -> dict:
 if __name__ == "__main__":
     loaded = [json.loads((Path(folder) / "results.json").read_text()) for folder in sys.argv[1:]]
     if not loaded:
-        raise SystemExit("name the folders of one or more finished demos")
+        raise SystemExit("name the --out folders of one or more finished demos, for example out/demo")
     print(json.dumps(summarise(loaded), indent=2))

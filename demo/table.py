@@ -1,4 +1,4 @@
-"""What is measured of a trained model, and the table it goes into."""
+"""Measure a trained model and print the table."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from demo.training import predict
 
 @dataclass(frozen=True)
 class Row:
-    """One model: percentages, InvE (squared, 10⁻²), parameters that were trained, seconds of training."""
+    """The measurements of one model: accuracies in %, InvE in 10⁻², trained parameters, and seconds of training."""
 
     name: str
     accuracy: float
@@ -24,7 +24,7 @@ class Row:
 
 
 def measure(name: str, model: nn.Module, digits: Digits, seconds: float) -> Row:
-    """Test ``model`` on the test scenes, their variants, and each scale."""
+    """Measure ``model`` on the test scenes, on their variants, and at each scale."""
     sets = [digits.test, *digits.variants, *digits.by_scale.values()]
     answers = [predict(model, images) for images in tqdm(sets, desc=f"measuring {name}", unit="set", leave=False)]
     reference, variants = answers[0], torch.stack(answers[1 : 1 + len(digits.variants)], dim=1)
@@ -43,7 +43,7 @@ def measure(name: str, model: nn.Module, digits: Digits, seconds: float) -> Row:
 
 
 def render_table(rows: list[Row]) -> str:
-    """The rows as a table for the terminal."""
+    """Return the rows as a table for the terminal."""
     lines = [
         f"{'':10} {'accuracy':>9} {'InvE':>7} {'trainable':>10} {'seconds':>8}",
         f"{'':10} {'%':>9} {'10⁻²':>7} {'parameters':>10} {'':>8}",

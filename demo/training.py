@@ -1,4 +1,4 @@
-"""Training and measuring, the same for every row of the table."""
+"""Train a model and compute its answers, in the same way for every row of the table."""
 
 import time
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ import localscale as ls
 BATCH = 100
 WEIGHT_DECAY = 0.02
 AUGMENT_STRENGTH = 1.0
-CANONICALIZER_RATE = 3  # learning rate of the canonicalizers over the backbone's: they start from nothing
+CANONICALIZER_RATE = 3  # learning rate of the canonicalizers divided by that of the backbone, which is pretrained
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to train; the control and DEC get the same."""
+    """Epochs and learning rate; the control and DEC have the same."""
 
     epochs: int
     learning_rate: float
 
 
 def small_backbone(classes: int = 100) -> nn.Module:
-    """A ResNet of four narrow blocks, 0.3 million parameters."""
+    """Return a ResNet of four narrow blocks with 0.3 million parameters."""
     return ResNet(
         BasicBlock,
         (1, 1, 1, 1),
@@ -39,14 +39,14 @@ def small_backbone(classes: int = 100) -> nn.Module:
 
 
 def normalise(images: Tensor) -> Tensor:
-    """To about zero mean and unit spread: digits are mostly black."""
+    """Shift and scale images to a mean near zero and a standard deviation near one."""
     return (images - 0.06) / 0.2
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, *, seed: int, title: str) -> float:
-    """Train with random monotone scaling as augmentation; return the seconds it took.
+    """Train with random monotone scaling as augmentation; return the seconds that it took.
 
-    Every source of chance is drawn from ``seed``, so two models trained with one seed meet the same images.
+    All random numbers come from ``seed``, so two models trained with the same seed see the same images.
     """
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
@@ -61,7 +61,7 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, *, s
             order = torch.randperm(len(images), generator=generator)
             for batch in order.split(BATCH):
                 m = ls.random_map(len(batch), 6, strength=AUGMENT_STRENGTH, generator=generator)
-                augmented = ls.unscale(images[batch], m)  # as random as scale, and needs no inverse
+                augmented = ls.unscale(images[batch], m)  # as random as scale, but needs no inverse
                 logits = model(normalise(augmented))
                 loss = F.cross_entropy(logits, labels[batch], label_smoothing=0.1)
                 optimizer.zero_grad()
@@ -75,7 +75,7 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, *, s
 
 
 def parameter_groups(model: nn.Module, learning_rate: float) -> list[dict]:
-    """The backbone at ``learning_rate``; canonicalizers, if any, at a multiple of it."""
+    """Return the backbone's parameters at ``learning_rate``, and those of canonicalizers at a multiple of it."""
     if not isinstance(model, ls.AdaptedModel):
         return [{"params": list(model.parameters()), "lr": learning_rate}]
     learned = [p for canonicalizer in model.canonicalizers.values() for p in canonicalizer.parameters()]
@@ -89,5 +89,5 @@ def parameter_groups(model: nn.Module, learning_rate: float) -> list[dict]:
 
 @torch.no_grad()
 def predict(model: nn.Module, images: Tensor) -> Tensor:
-    """Class probabilities ``(N, K)``."""
+    """Return the class probabilities ``(N, K)`` of ``images``."""
     return torch.cat([model(normalise(batch)).softmax(dim=1) for batch in images.split(250)])

@@ -1,4 +1,4 @@
-"""The demo and the benchmarks, in small."""
+"""The demo and the benchmarks run from end to end with little work."""
 
 import json
 import subprocess
@@ -23,6 +23,7 @@ def numbers(out: Path) -> list[dict]:
     return rows
 
 
+@pytest.mark.slow
 def test_the_demo_ends_in_a_table_and_two_pictures(tmp_path: Path):
     table = run("demo", "--quick", "--out", str(tmp_path))
     assert [line.split()[0] for line in table.splitlines() if line.startswith(("start", "control", "DEC"))] == [
@@ -35,12 +36,13 @@ def test_the_demo_ends_in_a_table_and_two_pictures(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_demo_and_another_another(tmp_path: Path):
+def test_the_seed_determines_the_demos_numbers(tmp_path: Path):
     for out, seed in (("once", "0"), ("twice", "0"), ("other", "1")):
         run("demo", "--quick", "--seed", seed, "--out", str(tmp_path / out))
     assert numbers(tmp_path / "once") == numbers(tmp_path / "twice") != numbers(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_benchmarks_write_what_they_print(tmp_path: Path):
     printed = run("benchmarks", "--quick", "--json", str(tmp_path / "core.json"))
     tables = json.loads((tmp_path / "core.json").read_text())["tables"]
@@ -52,7 +54,7 @@ def test_benchmarks_write_what_they_print(tmp_path: Path):
 
 
 @pytest.mark.parametrize("module", ["demo", "benchmarks"])
-def test_help_is_worth_reading(module: str):
+def test_help_lists_the_options(module: str):
     text = run(module, "--help")
     assert "--quick" in text
     assert len(text.splitlines()) > 10
