@@ -1,4 +1,4 @@
-"""The head alone, over features of every stride."""
+"""The DPT head alone, on features of every stride."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def test_features_of_one_stride_become_a_pyramid(stride: int):
     assert [tuple(level.shape) for level in levels] == [(2, 8, *size) for size in GRID[stride]]
 
 
-def test_a_pyramid_is_taken_as_it_is():
+def test_a_pyramid_is_not_resampled():
     made = head(PYRAMID)
     for part, channels in zip(made.reassemble, PYRAMID[0], strict=True):
         assert isinstance(part.project, nn.Identity)
@@ -60,7 +60,7 @@ def test_pyramids_with_other_strides_are_resampled():
     assert scores.shape == (2, 3, 64, 64)
 
 
-def test_the_neck_is_dpt_bases_unless_given():
+def test_the_default_neck_is_that_of_dpt_base():
     def necks(**settings) -> list[int]:
         return [part.mix.in_channels for part in head(((768,) * 4, (16,) * 4), **settings).reassemble]
 
@@ -69,7 +69,7 @@ def test_the_neck_is_dpt_bases_unless_given():
 
 
 def test_strided_convolutions_keep_the_corners_of_odd_grids():
-    """Kernel 2k+1 at stride 2k: the first and last outputs look at the first and last inputs."""
+    """With kernel 2k+1 at stride 2k, the first and last outputs are centred on the first and last inputs."""
     for step in (2, 4):
         down = head(((1,) * 4, (32 // step,) * 4)).reassemble[3].resample
         assert down.kernel_size == (step + 1,) * 2
@@ -83,9 +83,8 @@ def test_strided_convolutions_keep_the_corners_of_odd_grids():
 # Fusing and scoring
 
 
-@pytest.mark.parametrize("size", [(64, 96), (61, 90), (200, 33)])
-@pytest.mark.parametrize("classes", [1, 3])
-def test_scores_have_the_size_asked_for(size: tuple[int, int], classes: int):
+@pytest.mark.parametrize(("size", "classes"), [((64, 96), 3), ((61, 90), 1), ((200, 33), 3)])
+def test_scores_have_the_requested_size(size: tuple[int, int], classes: int):
     plain = head(classes=classes)(features((12,) * 4, [(4, 6)] * 4), size)
     pyramid = head(PYRAMID, classes)(pyramid_features(), size)
     assert plain.shape == pyramid.shape == (2, classes, *size)
@@ -96,7 +95,7 @@ def test_levels_need_not_double_exactly():
     assert head(PYRAMID)(odd, (67, 99)).shape == (2, 3, 67, 99)
 
 
-def test_every_level_counts():
+def test_scores_depend_on_every_level():
     made, given = head(PYRAMID).eval(), pyramid_features()
     with torch.no_grad():
         before = made(given, (64, 96))
@@ -128,7 +127,7 @@ def test_a_score_linear_at_every_level_is_linear_over_the_image():
     torch.testing.assert_close(made.eval()(levels, (61, 90)), linear, atol=1e-5, rtol=0)
 
 
-def test_gradients_are_the_derivatives():
+def test_gradcheck():
     made = head(((2, 2), (4, 8)), classes=2, width=3).double().eval()
     randomise_statistics(made)
     given = [f.double().requires_grad_() for f in features((2, 2), [(3, 4), (2, 2)], batch=1)]
@@ -145,7 +144,7 @@ def test_every_parameter_and_feature_gets_a_gradient(kind):
     assert all(feature.grad.any() for feature in given)
 
 
-def test_training_drops_and_evaluation_does_not():
+def test_dropout_is_for_training_only():
     given = pyramid_features()
     with torch.no_grad():
         made = head(PYRAMID, dropout=0.5)
@@ -162,9 +161,7 @@ def test_training_drops_and_evaluation_does_not():
 def test_one_value_cannot_be_normalised_in_training():
     made = head()
     one, two = (features((12,) * 4, [(2, 2)] * 4, batch) for batch in (1, 2))
-    with pytest.raises(
-        ShapeError, match=r"deepest feature is a single pixel.*give more or larger images, or call eval"
-    ):
+    with pytest.raises(ShapeError, match=r"deepest feature is a single pixel.*more or larger images, or call eval"):
         made(one, (32, 32))
     assert made(two, (32, 32)).shape == (2, 3, 32, 32)
     assert made(features((12,) * 4, [(2, 3)] * 4, 1), (32, 48)).shape == (1, 3, 32, 48)
@@ -188,6 +185,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("message", "settings"), REFUSED.items(), ids=itertools.count())
-def test_what_no_head_can_be_made_of(message: str, settings: dict):
+def test_wrong_settings_are_refused(message: str, settings: dict):
     with pytest.raises(ConfigError, match=message):
         head(**settings)

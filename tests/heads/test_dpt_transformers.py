@@ -1,4 +1,4 @@
-"""Our head against transformers' DPT: the same weights give the same scores, and there are as many."""
+"""Our head against transformers' DPT: the same weights give the same scores, and the parameters are the same."""
 
 import re
 
@@ -11,7 +11,7 @@ from localscale.heads import DPTHead
 
 SIZES = {"num_hidden_layers": 4, "num_attention_heads": 2, "patch_size": 16, "backbone_out_indices": [0, 1, 2, 3]}
 SEGMENTATION = {"readout_type": "ignore", "use_batch_norm_in_fusion_residual": True, "use_auxiliary_head": False}
-UNUSED = "neck.fusion_stage.layers.0.residual_layer1."  # the deepest level has nothing to add: they never run it
+UNUSED = "neck.fusion_stage.layers.0.residual_layer1."  # created, but never run
 THEIRS_TO_OURS = {
     r"^neck\.reassemble_stage\.layers\.(\d)\.projection": r"reassemble.\1.project",
     r"^neck\.reassemble_stage\.layers\.(\d)\.resize": r"reassemble.\1.resample",
@@ -44,7 +44,7 @@ def theirs(channels: int, neck: tuple[int, ...], width: int, classes: int) -> tr
 def our_name(name: str) -> str:
     for pattern, ours in THEIRS_TO_OURS.items():
         name = re.sub(pattern, ours, name)
-    # they count fusions from the deepest, we from the finest, as the features come
+    # transformers numbers the fusions from the deepest, we from the finest
     return re.sub(r"^fuse\.(\d)", lambda found: f"fuse.{3 - int(found[1])}", name)
 
 
@@ -70,7 +70,7 @@ def test_the_same_weights_give_the_same_scores():
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_dpt_base_has_as_many_parameters():
+def test_dpt_base_has_the_same_parameters():
     with torch.device("meta"):
         reference = theirs(768, (96, 192, 384, 768), 256, 150)
         ours = DPTHead((768,) * 4, (16,) * 4, 150)

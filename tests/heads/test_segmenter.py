@@ -1,4 +1,4 @@
-"""Segmenters over every backbone family: shapes, sizes, gradients, compiling and exporting."""
+"""Segmenters on every backbone family: shapes, sizes, gradients, compiling and exporting."""
 
 import copy
 import logging
@@ -21,7 +21,7 @@ ODD_SIZES = [(65, 50), (33, 97)]
 
 
 def entering(model: Segmenter, images: torch.Tensor) -> torch.Tensor:
-    """What the backbone is given for ``images``."""
+    """Return the input of the backbone for ``images``."""
     seen: list[torch.Tensor] = []
     first = next(m for m in model.backbone.modules() if isinstance(m, nn.Conv2d))
     with first.register_forward_pre_hook(lambda _, args: seen.append(args[0])), torch.no_grad():
@@ -42,7 +42,7 @@ def test_every_pixel_gets_scores_that_depend_on_the_image(family: Family):
 
 
 @pytest.mark.parametrize("name", ANY_SIZE)
-def test_any_size_will_do(name: str):
+def test_images_of_any_size(name: str):
     family = FAMILIES[name]
     model = family.segmenter(any_size=True).eval()
     for size in ODD_SIZES:
@@ -51,7 +51,7 @@ def test_any_size_will_do(name: str):
 
 
 @EACH_FAMILY
-def test_every_parameter_that_asks_for_a_gradient_gets_one(family: Family):
+def test_every_trainable_parameter_gets_a_gradient(family: Family):
     model = family.segmenter()
     assert model.training
     model(family.images()).square().sum().backward()
@@ -70,7 +70,7 @@ def test_one_image_and_one_class(name: str):
         assert model.eval()(image).shape == (1, 1, 64, 64)
 
 
-def test_it_learns():
+def test_training_lowers_the_loss():
     torch.manual_seed(0)
     model = segmenter(timm.create_model("test_vit", img_size=32), 2, width=8)
     images = torch.nn.functional.interpolate(torch.randn(8, 3, 2, 2), size=(32, 32), mode="nearest")
@@ -89,7 +89,7 @@ def test_it_learns():
 # Sizes
 
 
-def test_an_image_is_stretched_to_whole_patches_with_its_corners_on_the_corners():
+def test_images_are_stretched_to_whole_patches_corners_on_corners():
     family = FAMILIES["ViT"]
     model = family.segmenter(any_size=True)
     images = family.images(2, (50, 65))
@@ -97,11 +97,11 @@ def test_an_image_is_stretched_to_whole_patches_with_its_corners_on_the_corners(
     assert seen.shape == (2, 3, 64, 80)
     for row, column in [(0, 0), (0, -1), (-1, 0), (-1, -1)]:
         torch.testing.assert_close(seen[..., row, column], images[..., row, column])
-    assert torch.equal(entering(model, family.images()), family.images()), "whole patches are left alone"
+    assert torch.equal(entering(model, family.images()), family.images()), "whole patches are not stretched"
 
 
 @pytest.mark.parametrize(("name", "patch"), [("ViT", 16), ("DINOv2", 14), ("Swin", 4), ("ResNet", 1), ("ConvNeXt", 1)])
-def test_the_patch_is_the_backbones(name: str, patch: int):
+def test_the_patch_is_that_of_the_backbone(name: str, patch: int):
     assert FAMILIES[name].segmenter().patch == (patch, patch)
 
 
@@ -111,7 +111,7 @@ def test_patches_need_not_be_square():
     assert entering(model, torch.rand(1, 3, 49, 57)).shape == (1, 3, 64, 64)
 
 
-def test_a_fixed_backbone_takes_what_rounds_up_to_its_size():
+def test_a_backbone_of_fixed_size_takes_images_that_round_up_to_it():
     family = FAMILIES["BEiT"]
     with torch.no_grad():
         assert family.segmenter().eval()(family.images(1, (60, 51))).shape == (1, 5, 60, 51)
@@ -126,13 +126,13 @@ REMEDY = {
 
 
 @pytest.mark.parametrize(("name", "message"), REMEDY.items(), ids=REMEDY)
-def test_a_size_it_cannot_take_names_the_argument(name: str, message: str):
+def test_an_unsupported_size_names_the_argument_to_set(name: str, message: str):
     with pytest.raises(ShapeError, match=message):
         FAMILIES[name].segmenter()(FAMILIES[name].images(1, (90, 120)))
 
 
 @pytest.mark.parametrize("name", ["ViT", "Swin", "ResNet"])
-def test_another_reason_is_not_blamed_on_the_size(name: str):
+def test_other_errors_are_not_blamed_on_the_size(name: str):
     with pytest.raises(ShapeError, match=r"did not take 1×64×96 images \(.*channels.*\); it was built for 3×\d+×\d+$"):
         FAMILIES[name].segmenter(any_size=True)(torch.rand(1, 1, 64, 96))
 
@@ -152,13 +152,13 @@ def test_images_too_small_for_a_pyramid_are_refused():
 
 
 @pytest.mark.parametrize("images", [torch.rand(3, 64, 64), torch.zeros(1, 3, 64, 64, dtype=torch.uint8)])
-def test_what_is_no_batch_of_images_is_refused(images: torch.Tensor):
+def test_tensors_other_than_images_are_refused(images: torch.Tensor):
     with pytest.raises(ShapeError, match=r"images are torch\.\w+ of shape .*; expected floating \(batch, channels"):
         FAMILIES["ViT"].segmenter()(images)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), ConvergenceError("lost")], ids=repr)
-def test_what_has_nothing_to_do_with_the_size_passes_through(error: Exception, monkeypatch: pytest.MonkeyPatch):
+def test_unrelated_errors_pass_through(error: Exception, monkeypatch: pytest.MonkeyPatch):
     model = FAMILIES["ResNet"].segmenter()
 
     def fail(*_: Any, **__: Any) -> None:
@@ -184,14 +184,14 @@ def test_layers_are_spread_like_dpts():
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_depth_is_spread_over_in_every_plain_family(name: str):
+def test_default_layers_of_every_plain_family(name: str):
     assert FAMILIES[name].segmenter(depth=5).layers == (0, 1, 2, 4)
 
 
-def test_layers_as_asked():
+def test_layers_can_be_chosen():
     family = FAMILIES["ViT"]
     model = segmenter(family.backbone(), 3, width=8, layers=(0, 2)).eval()
-    assert len(model.backbone.blocks) == 3, "nothing is computed for nobody"
+    assert len(model.backbone.blocks) == 3, "blocks after the last layer are removed"
     bare = family.backbone().eval()
     first = bare.patch_embed(family.images())
     with torch.no_grad():
@@ -202,23 +202,23 @@ def test_layers_as_asked():
 
 
 @pytest.mark.parametrize("layers", [(), (3,), (0, 4), (-1, 2), (2, 1), (1, 1)])
-def test_layers_that_are_not_there(layers: tuple[int, ...]):
+def test_wrong_layers_are_refused(layers: tuple[int, ...]):
     backbone = FAMILIES["ViT"].backbone()
     with pytest.raises(ConfigError, match=r"layers is .*; expected at least 2 increasing indices from 0 to 3"):
         segmenter(backbone, 3, layers=layers)
 
 
-# What happens to the backbone
+# Changes to the backbone
 
 
-def test_what_comes_after_the_features_goes():
+def test_layers_after_the_features_are_removed():
     backbone = FAMILIES["ViT"].backbone()
     model = segmenter(backbone, 3, width=8)
     assert model.backbone is backbone
     assert not any(name.startswith(("norm.", "head.", "fc_norm.")) for name in backbone.state_dict())
 
 
-def test_nothing_happens_to_it_if_something_is_wrong():
+def test_the_backbone_is_unchanged_if_an_argument_is_wrong():
     backbone = FAMILIES["ViT"].backbone()
     state = copy.deepcopy(backbone.state_dict())
     with pytest.raises(ConfigError, match="classes is 0; expected at least 1 score per pixel"):
@@ -226,12 +226,12 @@ def test_nothing_happens_to_it_if_something_is_wrong():
     assert list(backbone.state_dict()) == list(state)
 
 
-def test_a_head_that_cannot_go_is_frozen():
+def test_a_head_that_cannot_be_removed_is_frozen():
     backbone = timm.create_model("test_vit")
     prune = backbone.prune_intermediate_layers
 
     def keep_the_head(indices, prune_norm=False, prune_head=True):
-        assert not prune_head, "this head cannot go"
+        assert not prune_head, "this head cannot be removed"
         return prune(indices, prune_norm=prune_norm, prune_head=False)
 
     backbone.prune_intermediate_layers = keep_the_head
@@ -248,7 +248,7 @@ def test_a_frozen_backbone_stays_frozen():
     assert all(p.requires_grad for p in model.head.parameters())
 
 
-def test_a_backbone_frozen_in_part_is_followed_all_the_same(caplog: pytest.LogCaptureFixture):
+def test_a_partly_frozen_backbone(caplog: pytest.LogCaptureFixture):
     backbone = FAMILIES["ConvNeXt"].backbone()
     for early in (backbone.stem, backbone.stages[0]):
         early.requires_grad_(False)
@@ -259,12 +259,12 @@ def test_a_backbone_frozen_in_part_is_followed_all_the_same(caplog: pytest.LogCa
     assert not any(p.requires_grad for p in model.backbone.stem.parameters())
 
 
-def test_a_backbone_that_cannot_be_followed_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+def test_a_backbone_that_cannot_run_on_meta_warns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     backbone = FAMILIES["ResNet"].backbone()
-    ask = type(backbone).forward_intermediates
+    forward_intermediates = type(backbone).forward_intermediates
 
     def looks_at_values(self: Any, x: torch.Tensor, **settings: Any) -> Any:
-        return ask(self, x * x.sum().item(), **settings)
+        return forward_intermediates(self, x * x.sum().item(), **settings)
 
     monkeypatch.setattr(type(backbone), "forward_intermediates", looks_at_values)
     with caplog.at_level(logging.WARNING):
@@ -274,7 +274,7 @@ def test_a_backbone_that_cannot_be_followed_is_said(caplog: pytest.LogCaptureFix
     assert model(torch.rand(1, 3, 64, 64)).shape == (1, 2, 64, 64)
 
 
-def test_mode_and_dtype_are_the_backbones():
+def test_mode_and_dtype_are_those_of_the_backbone():
     backbone = FAMILIES["ViT"].backbone().eval().double()
     model = segmenter(backbone, 3, width=8)
     assert not any(module.training for module in model.modules())
@@ -282,12 +282,12 @@ def test_mode_and_dtype_are_the_backbones():
     assert model(FAMILIES["ViT"].images().double()).dtype == torch.float64
 
 
-def test_it_says_what_it_takes_and_what_is_not_decayed():
+def test_pretrained_cfg_and_no_weight_decay():
     model = FAMILIES["DINOv2"].segmenter(classes=7, any_size=True)
     config = model.pretrained_cfg
     assert config["input_size"] == (3, 56, 56)
     assert config["mean"] == model.backbone.pretrained_cfg["mean"]
-    assert model.backbone.pretrained_cfg["input_size"] == (3, 518, 518), "the backbone's own is not touched"
+    assert model.backbone.pretrained_cfg["input_size"] == (3, 518, 518), "the backbone's own is unchanged"
     assert config["num_classes"] == 7
     assert model.get_submodule(config["classifier"]).out_channels == 7
     assert {"backbone.pos_embed", "backbone.cls_token"} <= model.no_weight_decay()
@@ -300,14 +300,14 @@ def test_it_says_what_it_takes_and_what_is_not_decayed():
     [timm.create_model("test_resnet", features_only=True), nn.Linear(2, 2)],
     ids=lambda model: type(model).__name__,
 )
-def test_a_backbone_without_features(backbone: nn.Module):
+def test_a_backbone_without_forward_intermediates_is_refused(backbone: nn.Module):
     name = type(backbone).__name__
     with pytest.raises(ConfigError, match=f"{name} has no forward_intermediates; expected a timm model.*features_only"):
         segmenter(backbone, 3)
 
 
 @pytest.mark.parametrize("infos", [None, [], [{"num_chs": 8, "reduction": 4}]])
-def test_a_backbone_with_fewer_than_two_features(infos: list[dict[str, int]] | None):
+def test_a_backbone_with_fewer_than_two_features_is_refused(infos: list[dict[str, int]] | None):
     backbone: Any = SimpleNamespace(forward_intermediates=print, feature_info=infos)
     with pytest.raises(ConfigError, match=r"describes [01] features in its feature_info; expected at least 2"):
         segmenter(backbone, 3)

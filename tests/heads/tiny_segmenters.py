@@ -1,4 +1,4 @@
-"""Small backbones of every family, with random weights, and segmenters over them."""
+"""Small backbones of every family, with random weights, and segmenters on top of them."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ CONVNEXT = {"depths": (1, 1, 1, 1), "dims": (8, 12, 16, 20)}
 
 @dataclass(frozen=True)
 class Family:
-    """How timm makes one, what makes it take any size, and a place inside to adapt."""
+    """A timm model with its settings, those that let it take any image size, and a site to adapt."""
 
     name: str
     site: str
@@ -32,7 +32,7 @@ class Family:
         extra = (self.any_size or {}) if any_size else {}
         model = timm.create_model(self.name, **{**self.settings, **extra, **settings})
         with torch.no_grad():
-            for parameter in model.parameters():  # several start with zeros, which would hide what follows them
+            for parameter in model.parameters():  # some start at zero, which would hide the layers after them
                 parameter.add_(0.02 * torch.randn_like(parameter))
         return model
 
@@ -67,7 +67,7 @@ def adapted(model: nn.Module, site: str, **settings: Any) -> AdaptedModel:
 
 
 def leave_the_identity(model: AdaptedModel, std: float = 0.3) -> AdaptedModel:
-    """As after some training: the canonicalizers' last layers are no longer zero."""
+    """Draw random last layers of the canonicalizers, as if they had been trained."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for canonicalizer in model.canonicalizers.values():
@@ -78,7 +78,7 @@ def leave_the_identity(model: AdaptedModel, std: float = 0.3) -> AdaptedModel:
 
 
 def randomise_statistics(model: nn.Module) -> None:
-    """Batch normalisations as after some training."""
+    """Draw random statistics of batch normalisations, as if they had been trained."""
     generator = torch.Generator().manual_seed(3)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -87,5 +87,5 @@ def randomise_statistics(model: nn.Module) -> None:
 
 
 def without_gradient(model: nn.Module) -> list[str]:
-    """Parameters that ask for a gradient and have none, or nothing but zeros."""
+    """Return the parameters that require a gradient but have none, or only zeros."""
     return [n for n, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]

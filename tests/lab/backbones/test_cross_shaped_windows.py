@@ -1,4 +1,4 @@
-"""HRViT's attention against one that looks at every pixel by itself."""
+"""HRViT's attention against a slow one that computes every pixel separately."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ SIZES = st.integers(1, 9)
 
 
 def slow_cross_shaped_attention(queries: Tensor, values: Tensor, heads: int, window: int) -> Tensor:
-    """Each pixel looks at the pixels of its stripe: of rows in the first heads, of columns in the others."""
+    """Let each pixel attend to its stripe: a horizontal one in the first heads, a vertical one in the others."""
     _, channels, height, width = queries.shape
     each = channels // (2 * heads)
     out = torch.empty_like(queries)
@@ -34,20 +34,20 @@ def slow_cross_shaped_attention(queries: Tensor, values: Tensor, heads: int, win
 
 
 @given(height=SIZES, width=SIZES, heads=st.integers(1, 2), window=st.integers(1, 4), seed=st.integers(0, 99))
-def test_windows_are_stripes_of_every_size(height: int, width: int, heads: int, window: int, seed: int):
+def test_attention_matches_the_slow_one(height: int, width: int, heads: int, window: int, seed: int):
     generator = torch.Generator().manual_seed(seed)
     queries, values = torch.randn(2, 2, 8, height, width, generator=generator, dtype=torch.float64)
     expected = slow_cross_shaped_attention(queries, values, heads, window)
     torch.testing.assert_close(cross_shaped_attention(queries, values, heads=heads, window=window), expected)
 
 
-def test_windows_have_gradients():
+def test_attention_has_gradients():
     queries, values = torch.randn(2, 1, 4, 3, 5, dtype=torch.float64).requires_grad_()
     attend = lambda q, v: cross_shaped_attention(q, v, heads=1, window=2)  # noqa: E731
     assert torch.autograd.gradcheck(attend, (queries, values))
 
 
-def test_attention_is_the_papers_equation(rng: torch.Generator):
+def test_attention_matches_the_papers_equation(rng: torch.Generator):
     attention = HRViTAttention(8, heads=2, window=3).double().eval()
     attention.norm.running_mean.normal_(generator=rng)
     attention.norm.running_var.uniform_(0.5, 2, generator=rng)
@@ -67,23 +67,23 @@ def test_shortcut_is_a_kronecker_product(rng: torch.Generator):
     for image in range(2):
         for row in range(3):
             for column in range(4):
-                table = x[image, :, row, column].reshape(4, 8)
-                mixed = a @ F.hardswish(table @ b.T + b_bias) + a_bias[:, None]
+                matrix = x[image, :, row, column].reshape(4, 8)
+                mixed = a @ F.hardswish(matrix @ b.T + b_bias) + a_bias[:, None]
                 expected[image, :, row, column] = mixed.reshape(32)
     torch.testing.assert_close(shortcut(x), expected)
 
 
 @pytest.mark.parametrize(("channels", "columns"), [(32, 8), (64, 8), (128, 16), (256, 16)])
-def test_shortcut_is_as_small_as_can_be(channels: int, columns: int):
+def test_shortcut_folds_channels_into_a_power_of_two(channels: int, columns: int):
     assert DiversityShortcut(channels).columns.in_channels == columns
 
 
 @pytest.mark.parametrize("settings", [{"heads": 3, "window": 1}, {"heads": 2, "window": 0}])
-def test_attention_refuses_what_cannot_be_cut(settings: dict[str, int]):
-    with pytest.raises(ConfigError, match=r"8 channels, . heads .* windows of .; expected channels that 2 · heads"):
+def test_attention_refuses_indivisible_channels_and_empty_windows(settings: dict[str, int]):
+    with pytest.raises(ConfigError, match=r"channels is 8, heads . and window .; expected channels divisible"):
         HRViTAttention(8, **settings)
 
 
-def test_shortcut_refuses_what_cannot_be_folded():
+def test_shortcut_refuses_indivisible_channels():
     with pytest.raises(ConfigError, match="36 channels cannot be folded into 8 columns"):
         DiversityShortcut(36)

@@ -1,4 +1,4 @@
-"""HRViT's branches: where they stand, what they exchange, how they become one answer."""
+"""HRViT's branches: their resolutions, their fusion, and the merging head."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ SIZES = [(32, 32), (48, 80), (50, 33), (9, 21)]
 
 
 def reach(f: nn.Module, x: Tensor) -> tuple[int, int]:
-    """Rows and columns of the output that the pixel in the middle has to do with."""
+    """Return the number of input rows and columns that the middle output pixel depends on."""
     x = x.requires_grad_()
     middle = (slice(None), slice(None), x.shape[2] // 2, x.shape[3] // 2)
     (gradient,) = torch.autograd.grad(f(x)[middle].sum(), x)
@@ -31,7 +31,7 @@ def reach(f: nn.Module, x: Tensor) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_branch_has_half_the_pixels_of_the_last_rounded_up(size: tuple[int, int]):
+def test_each_branch_halves_height_and_width_rounded_up(size: tuple[int, int]):
     model = tiny(HRVIT).eval()
     with torch.no_grad():
         branches = model.forward_branches(images(*size))
@@ -40,7 +40,7 @@ def test_every_branch_has_half_the_pixels_of_the_last_rounded_up(size: tuple[int
         assert x.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
 
 
-def test_b1_is_built_as_published():
+def test_b1_has_the_published_structure():
     config = HRViTConfig()
     with torch.device("meta"):
         model = timm.create_model(HRVIT)
@@ -54,7 +54,7 @@ def test_b1_is_built_as_published():
     assert [block.feed_forward.expand.out_channels for block in last] == [128, 256, 512, 1024]
 
 
-def test_linear_layers_start_as_in_vits_and_convolutions_as_in_resnets():
+def test_linear_layers_are_initialised_as_in_vits_and_convolutions_as_in_resnets():
     torch.manual_seed(0)
     model = HRViT()
     block = model.stages[3][0].branches[3].blocks[0]
@@ -84,7 +84,7 @@ def test_fusion_sums_all_branches_at_each_resolution(rng: torch.Generator):
     torch.testing.assert_close(fusion(fine, coarse), (F.gelu(fine + raised), F.gelu(coarse + lowered)))
 
 
-def test_every_branch_hears_from_every_other():
+def test_every_output_branch_depends_on_every_input_branch():
     fusion = Fusion((4, 8, 16), (4, 8, 16, 32))
     maps = [torch.randn(1, c, n, n, requires_grad=True) for c, n in ((4, 9), (8, 5), (16, 3))]
     outputs = fusion(*maps)
@@ -95,7 +95,7 @@ def test_every_branch_hears_from_every_other():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_going_down_takes_one_convolution_as_wide_as_its_stride_and_one_more(steps: int):
+def test_downsampling_takes_one_convolution_of_kernel_stride_plus_one(steps: int):
     fusion = Fusion((4,), (4,) * (steps + 1))
     down = fusion.paths[steps][0][0]
     assert (down.kernel_size, down.stride, down.groups) == ((2**steps + 1,) * 2, (2**steps,) * 2, 4)
@@ -104,7 +104,7 @@ def test_going_down_takes_one_convolution_as_wide_as_its_stride_and_one_more(ste
 # Blocks
 
 
-def test_feed_forward_looks_three_pixels_wide_with_one_half_and_five_with_the_other():
+def test_feed_forward_mixes_three_and_five_pixels():
     mixed = shaken(MixCFN(4, ratio=2))
     x = torch.randn(1, 4, 9, 9)
     assert reach(mixed, x) == (5, 5)
@@ -113,7 +113,7 @@ def test_feed_forward_looks_three_pixels_wide_with_one_half_and_five_with_the_ot
     assert mixed.small.in_channels == mixed.large.in_channels == 4
 
 
-def test_feed_forward_is_its_equation(rng: torch.Generator):
+def test_feed_forward_matches_its_equation(rng: torch.Generator):
     mixed = shaken(MixCFN(4, ratio=2))
     x = torch.randn(2, 4, 6, 7, generator=rng)
     wide = F.conv2d(x, mixed.expand.weight, mixed.expand.bias)
@@ -123,14 +123,14 @@ def test_feed_forward_is_its_equation(rng: torch.Generator):
     torch.testing.assert_close(mixed(x), expected)
 
 
-def test_a_block_adds_to_what_it_got(rng: torch.Generator):
+def test_a_block_is_residual(rng: torch.Generator):
     block = shaken(HRViTBlock(8, heads=1, window=2, ratio=2)).eval()
     x = torch.randn(2, 8, 5, 6, generator=rng)
     between = x + block.shortcut(x) + block.attention(block.norm1(x))
     torch.testing.assert_close(block(x), between + block.feed_forward(block.norm2(between)))
 
 
-def test_stochastic_depth_drops_attention_and_feed_forward_but_no_shortcut():
+def test_stochastic_depth_keeps_the_shortcut():
     block = shaken(HRViTBlock(8, heads=1, window=2, ratio=2, drop_path=0.999)).train()
     x = torch.randn(2, 8, 5, 6)
     torch.testing.assert_close(block(x), x + block.shortcut(x))
@@ -167,7 +167,7 @@ def test_bottlenecks_are_residual(rng: torch.Generator):
     assert reach(bottleneck, x) == (3, 3)
 
 
-def test_the_answer_is_of_the_mean_over_pixels():
+def test_the_classifier_reads_the_mean_over_pixels():
     model = tiny(HRVIT).eval()
     with torch.no_grad():
         features = model.forward_features(images())
@@ -205,12 +205,12 @@ def test_intermediates_are_the_last_branches():
         ({"blocks": (((1,),), (), ((1, 1, 1),))}, r"stage 1 has blocks \(\); expected at least one module"),
     ],
 )
-def test_configurations_that_do_not_fit_are_refused(changed: dict[str, tuple], text: str):
+def test_inconsistent_configurations_are_refused(changed: dict[str, tuple], text: str):
     with pytest.raises(ConfigError, match=text):
         dataclasses.replace(TINY_HRVIT, **changed)
 
 
-@pytest.mark.parametrize("asked", [{"output_fmt": "NLC"}, {"norm": True}])
-def test_intermediates_in_other_forms_are_refused(asked: dict[str, object]):
+@pytest.mark.parametrize("settings", [{"output_fmt": "NLC"}, {"norm": True}])
+def test_other_formats_of_intermediates_are_refused(settings: dict[str, object]):
     with pytest.raises(ConfigError, match="HRViT has 'NCHW' and False only"):
-        tiny(HRVIT).forward_intermediates(images(), **asked)
+        tiny(HRVIT).forward_intermediates(images(), **settings)

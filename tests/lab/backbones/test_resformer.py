@@ -1,4 +1,4 @@
-"""ResFormer: a DeiT but for its positions, and those against slow ones."""
+"""ResFormer equals DeiT apart from its positions, which are compared with slow implementations."""
 
 import math
 
@@ -18,13 +18,13 @@ DEIT = {"embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5, "img_size
 
 def slow_sinusoid(channel: int, channels: int, y: int, x: int, height: int, width: int) -> float:
     half = channels // 2
-    place = (y + 1) / height if channel < half else (x + 1) / width
+    position = (y + 1) / height if channel < half else (x + 1) / width
     within = channel % half
-    angle = 2 * math.pi * place / 10_000 ** (2 * (within // 2) / half)
+    angle = 2 * math.pi * position / 10_000 ** (2 * (within // 2) / half)
     return math.cos(angle) if within % 2 else math.sin(angle)
 
 
-def test_sinusoids_are_those_of_the_place():
+def test_sinusoids_match_the_slow_ones():
     found = sinusoids(3, 5, 16)
     for channel in range(16):
         for y in range(3):
@@ -45,7 +45,7 @@ def test_global_positions_are_convolved_and_added(rng: torch.Generator):
     torch.testing.assert_close(position(x), x + mixed)
 
 
-def test_local_positions_are_of_each_heads_values(rng: torch.Generator):
+def test_local_positions_convolve_each_heads_values(rng: torch.Generator):
     attention = shaken(LocalAttention(12, heads=3))
     x = torch.randn(2, 1 + 3 * 5, 12, generator=rng)
     queries, keys, values = attention.qkv(x).chunk(3, dim=-1)
@@ -61,14 +61,14 @@ def test_local_positions_are_of_each_heads_values(rng: torch.Generator):
     torch.testing.assert_close(attention(x, (3, 5)), expected, atol=1e-5, rtol=1e-4)
 
 
-def test_weights_start_small_and_local_positions_at_nothing():
+def test_weights_start_small_and_local_positions_at_zero():
     model = ResFormer(depth=2)
     for weight in (model.cls_token, model.head.weight, model.blocks[1].attn.qkv.weight):
         assert weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert not any(block.attn.local.weight.any() or block.attn.local.bias.any() for block in model.blocks)
 
 
-def test_without_positions_it_is_a_deit():
+def test_without_positions_it_equals_deit():
     model = tiny(RESFORMER).eval()
     deit = timm.create_model("deit_tiny_patch16_224", **DEIT).eval()
     for silent in (model.pos_embed.mix, *(block.attn.local for block in model.blocks)):
@@ -83,7 +83,7 @@ def test_without_positions_it_is_a_deit():
         torch.testing.assert_close(model.forward_features(images()), deit.forward_features(images()))
 
 
-def test_its_size_is_the_papers_difference_to_deit():
+def test_its_size_differs_from_deits_as_in_the_paper():
     with torch.device("meta"):
         deit = timm.create_model("deit_small_patch16_224", num_classes=0, img_size=512)
         model = ResFormer(embed_dim=384, num_heads=6, num_classes=0, img_size=512)
@@ -91,17 +91,17 @@ def test_its_size_is_the_papers_difference_to_deit():
     assert round(more / 1e6, 1) == round(51.7 - 52.1, 1)  # Table 2, both with the same decoder
 
 
-def test_every_size_has_positions_of_its_own():
+def test_positions_differ_at_every_size():
     model = tiny(RESFORMER).eval()
     with torch.no_grad():
         for size in ((16, 16), (32, 80), (96, 48)):
             tokens = model.forward_features(torch.zeros(1, 3, *size))
             assert tokens.shape == (1, 1 + size[0] * size[1] // 256, 24)
-            places = tokens[0, 1:]
-            assert len(places) == 1 or torch.pdist(places).min() > 1e-4
+            patches = tokens[0, 1:]
+            assert len(patches) == 1 or torch.pdist(patches).min() > 1e-4
 
 
-def test_the_answer_is_the_class_tokens():
+def test_the_classifier_reads_the_class_token():
     model = tiny(RESFORMER).eval()
     with torch.no_grad():
         tokens = model.forward_features(images())
@@ -123,7 +123,7 @@ def test_intermediates_are_the_patches_after_each_block():
         assert torch.equal(first[:, 1:], model.norm(unnormalised[0]))
 
 
-def test_blocks_that_are_not_needed_are_dropped():
+def test_pruning_removes_later_blocks():
     model = tiny(RESFORMER).eval()
     with torch.no_grad():
         (expected,) = model.forward_intermediates(images(), (0,), intermediates_only=True)
@@ -140,23 +140,23 @@ def test_stochastic_depth_rises_with_depth():
     assert [block.drop_path2.drop_prob for block in model.blocks] == pytest.approx([0, 0.1, 0.2])
 
 
-def test_positions_and_class_token_do_not_decay():
+def test_positions_and_class_token_have_no_weight_decay():
     kept = tiny(RESFORMER).no_weight_decay()
     local = {f"blocks.{i}.attn.local.{part}" for i in range(2) for part in ("weight", "bias")}
     assert kept == {"cls_token", "pos_embed.mix.weight", "pos_embed.mix.bias", *local}
 
 
-def test_sizes_that_patches_do_not_fill_are_refused():
+def test_sizes_that_are_no_multiple_of_the_patch_are_refused():
     with pytest.raises(ShapeError, match="images are 48×70; expected sides that are multiples of 16: resize or pad"):
         tiny(RESFORMER)(images(48, 70))
 
 
 @pytest.mark.parametrize("settings", [{"embed_dim": 30}, {"embed_dim": 32, "num_heads": 3}])
-def test_widths_that_cannot_be_shared_are_refused(settings: dict[str, int]):
+def test_indivisible_widths_are_refused(settings: dict[str, int]):
     with pytest.raises(ConfigError, match=r"embed_dim is 3.; expected a multiple of 4 and of the 3 heads"):
         ResFormer(**settings)
 
 
-def test_intermediates_in_other_forms_are_refused():
+def test_other_formats_of_intermediates_are_refused():
     with pytest.raises(ConfigError, match="output_fmt is 'NHWC'; expected 'NCHW' or 'NLC'"):
         tiny(RESFORMER).forward_intermediates(images(), output_fmt="NHWC")

@@ -1,4 +1,4 @@
-"""The smallest HRViT and ResFormer that have every part of the real ones, by the names of the real ones."""
+"""The smallest HRViT and ResFormer that have every part of the real ones."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ TINY_HRVIT = HRViTConfig(
     blocks=(((1,),), ((1, 1),), ((1, 1, 2), (1, 1, 1))),
 )
 
-SMALLEST_HRVIT = HRViTConfig(  # for the compiler, which takes its time
+SMALLEST_HRVIT = HRViTConfig(  # quick to compile
     stem=8, channels=(8, 16), windows=(1, 7), heads=(1, 1), ratio=2, blocks=(((1,),), ((1, 1),))
 )
 
@@ -29,7 +29,7 @@ TINY: dict[str, Callable[..., nn.Module]] = {
 
 
 def tiny(name: str, **settings: float) -> nn.Module:
-    """A tiny model whose every weight and statistic has been moved from where it started."""
+    """Return a tiny model with random changes to all weights and statistics."""
     torch.manual_seed(0)
     return shaken(TINY[name](**settings))
 

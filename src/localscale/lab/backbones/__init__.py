@@ -1,4 +1,4 @@
-"""Backbones with several resolutions inside that timm lacks; importing this room makes timm know them.
+"""HRViT and ResFormer, which timm lacks; importing this package registers them with timm.
 
 >>> import timm, localscale.lab.backbones
 >>> timm.create_model("resformer_tiny_patch16_224", num_classes=10).num_classes

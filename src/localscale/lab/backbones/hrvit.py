@@ -1,4 +1,4 @@
-"""HRViT: a vision transformer that keeps a fine branch and adds coarser ones beside it, stage by stage.
+"""HRViT: a vision transformer with parallel branches; each stage adds a coarser one beside the finest.
 
 After Gu et al., "Multi-Scale High-Resolution Vision Transformer for Semantic Segmentation", CVPR 2022.
 """
@@ -19,20 +19,20 @@ from localscale.lab.backbones.registration import (
     build,
     check_images,
     classifier,
+    default_configs,
     drop_path_rates,
     register,
-    show_card,
-    which,
+    resolve_indices,
 )
 
 __all__ = ["HRViT", "HRViTConfig"]
 
-default_cfgs = show_card("hrvit_b1", first_conv="stem.0.0", classifier="fc", paper="arXiv:2111.01236")
+default_cfgs = default_configs("hrvit_b1", first_conv="stem.0.0", classifier="fc", paper="arXiv:2111.01236")
 
 
 @dataclass(frozen=True)
 class HRViTConfig:
-    """The sizes of an HRViT; as they stand, those of HRViT-b1.
+    """The sizes of an HRViT; the defaults are those of HRViT-b1.
 
     >>> HRViTConfig().depth
     22
@@ -43,18 +43,18 @@ class HRViTConfig:
     channels: tuple[int, ...] = (32, 64, 128, 256)
     """Channels of each branch, finest first."""
     windows: tuple[int, ...] = (1, 2, 7, 7)
-    """Rows, and columns, of each branch's attention windows."""
+    """Width of each branch's attention stripes: rows of a horizontal one, columns of a vertical one."""
     heads: tuple[int, ...] = (1, 1, 2, 4)
     """Attention heads of each branch, for rows and again for columns."""
     ratio: int = 4
-    """How many times wider a feed-forward is inside."""
+    """Hidden channels of a feed-forward layer, as a multiple of its input channels."""
     blocks: tuple[tuple[tuple[int, ...], ...], ...] = (
         ((1,),),
         ((1, 1),),
         ((1, 1, 6), (1, 1, 6)),
         ((1, 1, 6, 2), (1, 1, 2, 2)),
     )
-    """Blocks, by stage, module of the stage and branch of the module."""
+    """Number of blocks, for each stage, module of the stage, and branch of the module."""
 
     def __post_init__(self) -> None:
         branches = len(self.channels)
@@ -71,15 +71,15 @@ class HRViTConfig:
 
     @property
     def depth(self) -> int:
-        """Blocks one after another, where there are most."""
+        """The number of blocks in sequence, along the longest path."""
         return sum(max(module) for modules in self.blocks for module in modules)
 
 
 class HRViT(nn.Module):
-    """Images ``(B, 3, H, W)`` of any size to logits ``(B, num_classes)``.
+    """HRViT, which takes images ``(B, 3, H, W)`` of any size and returns logits ``(B, num_classes)``.
 
-    Stage ``k`` has branches 0 … k; branch b has 1 / (4 · 2ᵇ) of the image's resolution, rounded up. Stages take their
-    maps as arguments, finest first: ``stages.0`` and ``stages.1`` take one, all that is known of the image there.
+    Stage ``k`` has branches 0 … k; branch b has 1 / (4 · 2ᵇ) of the image's resolution, rounded up. A stage takes the
+    maps of the stage before it as arguments, finest first, so ``stages.0`` and ``stages.1`` take one map each.
 
     >>> model = HRViT(num_classes=5).eval()
     >>> [tuple(x.shape) for x in model.forward_branches(torch.rand(1, 3, 64, 70))]
@@ -114,7 +114,7 @@ class HRViT(nn.Module):
         self.apply(_initialise)
 
     def forward_branches(self, x: Tensor) -> tuple[Tensor, ...]:
-        """What the last stage's branches hold, finest first."""
+        """Return the maps of the last stage's branches, finest first."""
         check_images(x, self.in_chans)
         maps: tuple[Tensor, ...] = (self.stem(x),)
         for stage in self.stages:
@@ -122,11 +122,11 @@ class HRViT(nn.Module):
         return maps
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """``(B, 2048, H / 32, W / 32)``: all branches merged."""
+        """Return all branches merged into one map, ``(B, 2048, H / 32, W / 32)``."""
         return self.merge(*self.forward_branches(x))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits of merged features, or with ``pre_logits`` their mean over the pixels."""
+        """Return the logits of merged features or, with ``pre_logits``, the features' mean over pixels."""
         pooled = F.dropout(x.mean((2, 3)), self.drop_rate, self.training)
         return pooled if pre_logits else self.fc(pooled)
 
@@ -142,39 +142,42 @@ class HRViT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """The branches of the last stage named by ``indices``, after ``forward_features``' answer if wanted."""
+        """Return the output of ``forward_features``, unless ``intermediates_only``, and branches ``indices``."""
         if output_fmt != "NCHW" or norm:
             raise ConfigError(f"output_fmt is {output_fmt!r} and norm {norm}; HRViT has 'NCHW' and False only")
         maps = self.forward_branches(x)
-        chosen = [maps[branch] for branch in which(indices, len(maps))]
+        chosen = [maps[branch] for branch in resolve_indices(indices, len(maps))]
         return chosen if intermediates_only else (self.merge(*maps), chosen)
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what ``forward_intermediates`` alone does not need: the merging layers and the classifier."""
+        """Remove the merging layers and the classifier, which ``forward_intermediates`` does not need."""
         if prune_head:
             self.merge = nn.Identity()
             self.reset_classifier(0)
-        return which(indices, len(self.config.channels))
+        return resolve_indices(indices, len(self.config.channels))
 
     def get_classifier(self) -> nn.Module:
-        """The last layer."""
+        """Return the last layer."""
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new last layer, for ``num_classes``; 0 for none."""
+        """Replace the last layer by a new one for ``num_classes``; with 0, by the identity."""
         fresh = classifier(self.num_features, num_classes, global_pool, "avg").apply(_initialise)
         self.fc = fresh.to(next(self.stem.parameters()))
         self.num_classes = num_classes
 
     def group_matcher(self, coarse: bool = False) -> dict[str, str]:
-        """How timm tells early layers from late ones, for a learning rate that grows with depth."""
+        """Return the patterns by which timm orders layers, for layer-wise learning rate decay."""
         return {"stem": r"^stem", "blocks": r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(\d+)"}
 
 
 class HighResolutionMerge(nn.Module):
-    """HRNet's way from branches to one map: each four times wider, added from the finest down, then eight times.
+    """Merge all branches into one map, as HRNet does.
+
+    Each branch is made four times wider; from the finest on, each is halved and added to the next; a last convolution
+    makes the sum eight times as wide as the coarsest branch.
 
     >>> merge = HighResolutionMerge((8, 16))
     >>> merge(torch.rand(2, 8, 5, 4), torch.rand(2, 16, 3, 2)).shape
@@ -245,7 +248,7 @@ def _convolution(channels_in: int, channels_out: int, size: int, *, stride: int 
 
 
 def _initialise(module: nn.Module) -> None:
-    """Linear layers, 1 × 1 convolutions with a bias among them, start small, as in ViTs; the others as in ResNets."""
+    """Initialise linear layers and 1 × 1 convolutions with a bias as in ViTs, other convolutions as in ResNets."""
     if not isinstance(module, nn.Linear | nn.Conv2d):
         return
     if isinstance(module, nn.Conv2d) and (module.kernel_size != (1, 1) or module.bias is None):

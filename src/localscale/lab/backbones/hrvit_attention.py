@@ -1,4 +1,4 @@
-"""HRViT's attention: cross-shaped windows whose keys are their values, and the shortcut beside it."""
+"""HRViT's attention within cross-shaped windows, with shared keys and values, and its diversity shortcut."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["DiversityShortcut", "HRViTAttention", "cross_shaped_attention", "str
 
 
 def cross_shaped_attention(queries: Tensor, values: Tensor, *, heads: int, window: int) -> Tensor:
-    """Attention within rows for the first half of the channels, within columns for the second half.
+    """Attend within horizontal stripes for the first half of the channels, within vertical ones for the second.
 
     Args:
         queries: ``(B, C, H, W)``.
-        values: ``(B, C, H, W)``, which are the keys too.
+        values: ``(B, C, H, W)``; they serve as keys, too.
         heads: attention heads of each half.
         window: rows of a horizontal stripe, columns of a vertical one.
 
@@ -33,9 +33,9 @@ def cross_shaped_attention(queries: Tensor, values: Tensor, *, heads: int, windo
 
 
 def stripe_attention(queries: Tensor, values: Tensor, *, heads: int, window: int) -> Tensor:
-    """Attention of ``(B, C, H, W)`` within horizontal stripes of ``window`` rows, the last one as high as is left.
+    """Attend within horizontal stripes of ``window`` rows of ``(B, C, H, W)``; the last stripe may have fewer rows.
 
-    The paper pads the last stripe and masks the padding, which gives the same numbers.
+    The paper pads the last stripe and masks the padding, which gives the same result.
 
     >>> x = torch.rand(1, 2, 3, 4)
     >>> alone = stripe_attention(x[:, :, 2:], x[:, :, 2:], heads=1, window=2)
@@ -77,8 +77,8 @@ class HRViTAttention(nn.Module):
         super().__init__()
         if channels % (2 * heads) or window < 1:
             raise ConfigError(
-                f"{channels} channels, {heads} heads for rows and for columns, windows of {window}; expected channels "
-                "that 2 · heads divides, and windows of at least 1"
+                f"channels is {channels}, heads {heads} and window {window}; expected channels divisible by 2 · heads, "
+                "and a window of at least 1"
             )
         self.heads, self.window = heads, window
         self.query_value = nn.Conv2d(channels, 2 * channels, 1)
@@ -93,10 +93,10 @@ class HRViTAttention(nn.Module):
 
 
 class DiversityShortcut(nn.Module):
-    """DES(x) = A · σ(x̃ Bᵀ): a channel mixer beside the residual, a Kronecker product of two small ones.
+    """DES(x) = A · σ(x̃ Bᵀ), which mixes channels beside the residual by a Kronecker product of two small matrices.
 
-    Channels are folded into a table of C / P rows and P columns, P the power of two next above √C; B mixes columns and
-    A rows, at every pixel of ``(B, C, H, W)``.
+    At every pixel of ``(B, C, H, W)`` the channels are reshaped to a matrix x̃ of C / P rows and P columns, where P is
+    the smallest power of two that is at least √C. B mixes its columns and A its rows.
 
     >>> shortcut = DiversityShortcut(32)
     >>> shortcut.columns.in_channels, shortcut.rows.in_channels, shortcut(torch.rand(1, 32, 3, 2)).shape
@@ -107,7 +107,9 @@ class DiversityShortcut(nn.Module):
         super().__init__()
         columns = 2 ** math.ceil(math.log2(channels) / 2)
         if channels % columns:
-            raise ConfigError(f"{channels} channels cannot be folded into {columns} columns; expected a multiple of it")
+            raise ConfigError(
+                f"{channels} channels cannot be folded into {columns} columns; expected a multiple of {columns}"
+            )
         self.columns = nn.Conv2d(columns, columns, 1)
         self.rows = nn.Conv2d(channels // columns, channels // columns, 1)
 

@@ -1,4 +1,4 @@
-"""HRViT's stages: branches of several resolutions that work side by side and exchange what they found."""
+"""HRViT's stages: parallel branches of several resolutions, fused at the start of each module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Branch", "Fusion", "HRViTBlock", "MixCFN", "MultiBranch", "Stage"]
 
 
 class MixCFN(nn.Module):
-    """Feed-forward with depthwise convolutions of two sizes, 3 × 3 on one half and 5 × 5 on the other.
+    """Feed-forward layer with depthwise convolutions, 3 × 3 for half of its hidden channels and 5 × 5 for the rest.
 
     >>> MixCFN(8, ratio=4)(torch.rand(1, 8, 5, 6)).shape
     torch.Size([1, 8, 5, 6])
@@ -36,7 +36,7 @@ class MixCFN(nn.Module):
 
 
 class HRViTBlock(nn.Module):
-    """Attention with its two shortcuts, then the feed-forward with one, on ``(B, C, H, W)``.
+    """Attention with a residual and a diversity shortcut, then feed-forward with a residual, on ``(B, C, H, W)``.
 
     >>> HRViTBlock(32, heads=1, window=2, ratio=4)(torch.rand(2, 32, 7, 7)).shape
     torch.Size([2, 32, 7, 7])
@@ -57,7 +57,7 @@ class HRViTBlock(nn.Module):
 
 
 class Branch(nn.Module):
-    """One resolution within a module: a patch embedding that keeps all pixels, then blocks, on ``(B, C, H, W)``."""
+    """One resolution of a module: a patch embedding of stride 1, then blocks, on ``(B, C, H, W)``."""
 
     def __init__(self, channels: int, blocks: Sequence[HRViTBlock]) -> None:
         super().__init__()
@@ -73,10 +73,10 @@ class Branch(nn.Module):
 
 
 class Fusion(nn.Module):
-    """Cross-resolution fusion: every branch out is GELU of the sum of every branch in, brought to its resolution.
+    """Cross-resolution fusion: an output branch is the GELU of the sum of all input branches at its resolution.
 
-    Branch k has half as many pixels per side, rounded up, as branch k − 1. Down goes a depthwise convolution as wide as
-    its stride and one more, up goes nearest neighbours, and the channels are changed by 1 × 1 convolutions.
+    Branch k has half the height and width of branch k − 1, rounded up. A depthwise convolution of stride s and kernel
+    size s + 1 downsamples, nearest-neighbour interpolation upsamples, and 1 × 1 convolutions change the channels.
 
     >>> fused = Fusion((8,), (8, 16))(torch.rand(1, 8, 5, 7))
     >>> [tuple(x.shape) for x in fused]
@@ -93,7 +93,7 @@ class Fusion(nn.Module):
     def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
         height, width = maps[0].shape[2:]
         return tuple(
-            self._fuse(maps, to, (-(-height // 2**to), -(-width // 2**to)))  # rounded up, as strided layers do
+            self._fuse(maps, to, (-(-height // 2**to), -(-width // 2**to)))  # rounded up, as by strided convolutions
             for to in range(len(self.paths))
         )
 
@@ -105,7 +105,7 @@ class Fusion(nn.Module):
 
 
 def _path(channels_in: int, channels_out: int, *, steps: int) -> nn.Module:
-    """The learned part of the way from one branch to another ``steps`` halvings further down."""
+    """Return the learned layers from one branch to another that is ``steps`` halvings coarser."""
     pointwise = (nn.Conv2d(channels_in, channels_out, 1, bias=False), nn.BatchNorm2d(channels_out))
     if steps > 0:
         stride = 2**steps
@@ -117,7 +117,7 @@ def _path(channels_in: int, channels_out: int, *, steps: int) -> nn.Module:
 
 
 class MultiBranch(nn.Module):
-    """A fusion, then one ``Branch`` per resolution: maps in, finest first, and as many maps out as branches."""
+    """A fusion followed by one ``Branch`` per resolution; takes and returns maps, finest first."""
 
     def __init__(self, fuse: Fusion, branches: Sequence[Branch]) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class MultiBranch(nn.Module):
 
 
 class Stage(nn.Sequential):
-    """Modules of equally many branches, one after another; each map is an argument of its own."""
+    """A sequence of modules with the same number of branches; each map is a separate argument."""
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
         for module in self:

@@ -1,7 +1,7 @@
 """ResFormer: a vision transformer whose position embeddings change smoothly with the size of the image.
 
-After Tian et al., "ResFormer: Scaling ViTs with Multi-Resolution Training", CVPR 2023. The model only; training on
-several resolutions at once with a scale consistency loss is a recipe, and not part of it.
+After Tian et al., "ResFormer: Scaling ViTs with Multi-Resolution Training", CVPR 2023. This is the model only; the
+paper's training at several resolutions with a scale consistency loss is not included.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from localscale.lab.backbones.registration import (
     build,
     check_images,
     classifier,
+    default_configs,
     drop_path_rates,
     register,
-    show_card,
-    which,
+    resolve_indices,
 )
 
 __all__ = ["ResFormer", "sinusoids"]
@@ -31,14 +31,14 @@ __all__ = ["ResFormer", "sinusoids"]
 NAME = "resformer_tiny_patch16_224"
 TEMPERATURE = 10_000
 
-default_cfgs = show_card(NAME, first_conv="patch_embed.proj", classifier="head", paper="arXiv:2212.00776")
+default_cfgs = default_configs(NAME, first_conv="patch_embed.proj", classifier="head", paper="arXiv:2212.00776")
 
 
 def sinusoids(height: int, width: int, channels: int, *, device: torch.device | None = None) -> Tensor:
-    """``(1, channels, height, width)``: sines and cosines of each patch's place, half the channels for y, half for x.
+    """Return sines and cosines of each patch's position ``(1, channels, height, width)``: half for y, half for x.
 
-    Convention: a place is (i + 1) / n of the way along a side of n patches, one way being a full turn at the highest
-    frequency, so that images of all sizes have the same range.
+    Convention: patch i of n has position (i + 1) / n, and the highest frequency makes one full turn over a side, so
+    that images of all sizes have the same range of positions.
 
     >>> sinusoids(3, 2, 8).shape, sinusoids(4, 4, 8)[0, 1, -1, 0]
     (torch.Size([1, 8, 3, 2]), tensor(1.))
@@ -47,8 +47,8 @@ def sinusoids(height: int, width: int, channels: int, *, device: torch.device | 
     frequencies = TEMPERATURE ** (-torch.arange(0, half, 2, device=device) / half)
 
     def along(count: int) -> Tensor:  # (channels / 2, count), sines and cosines alternating
-        places = torch.arange(1, count + 1, device=device) * (2 * math.pi / count)
-        angles = frequencies[:, None] * places
+        positions = torch.arange(1, count + 1, device=device) * (2 * math.pi / count)
+        angles = frequencies[:, None] * positions
         return torch.stack((angles.sin(), angles.cos()), dim=1).flatten(0, 1)
 
     down = along(height)[:, :, None].expand(-1, -1, width)
@@ -75,8 +75,8 @@ class GlobalPosition(nn.Module):
 class LocalAttention(nn.Module):
     """Softmax(Q Kᵀ / √d) V + H(V) (ResFormer, Eq. 5) on tokens ``(B, 1 + H · W, C)``, the class token first.
 
-    H is a depthwise 3 × 3 convolution of the patches' values; all heads share it, as the paper's V′, with the heads
-    outside of the channels, and the authors' code have it. The class token has no place and gets nothing.
+    H is a depthwise 3 × 3 convolution of the patches' values. All heads share its weights, as in the paper and the
+    authors' code. The class token has no position, so nothing is added to it.
 
     >>> LocalAttention(12, heads=3)(torch.rand(2, 1 + 20, 12), (4, 5)).shape
     torch.Size([2, 21, 12])
@@ -99,7 +99,7 @@ class LocalAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each normalised before and added after, on ``(B, 1 + H · W, C)``."""
+    """Attention and feed-forward with pre-normalisation and residuals, on ``(B, 1 + H · W, C)``."""
 
     def __init__(self, channels: int, *, heads: int, drop_path: float) -> None:
         super().__init__()
@@ -115,10 +115,10 @@ class Block(nn.Module):
 
 
 class ResFormer(nn.Module):
-    """Images ``(B, 3, H, W)``, sides multiples of the patches', to logits ``(B, num_classes)``; as it stands, size T.
+    """ResFormer, which takes images ``(B, 3, H, W)`` and returns logits ``(B, num_classes)``; by default of size T.
 
-    ``img_size`` is the size it tells others it is made for; it takes any. As only the class token is read at the end,
-    the last block's local embedding, which is of patches alone, learns from tasks that read those.
+    H and W must be multiples of ``patch_size``. ``img_size`` is only the nominal size, which other code can read. A
+    classifier reads only the class token, so it gives the last block's local embedding no gradient.
 
     >>> model = ResFormer(num_classes=5, depth=2).eval()
     >>> model(torch.rand(2, 3, 64, 96)).shape
@@ -160,14 +160,14 @@ class ResFormer(nn.Module):
         self.apply(_initialise)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """``(B, 1 + H · W / 256, C)``: the class token and the patches', normalised."""
+        """Return the class token and the patch tokens, normalised, ``(B, 1 + H · W / 256, C)``."""
         tokens, grid = self._tokens(x)
         for block in self.blocks:
             tokens = block(tokens, grid)
         return self.norm(tokens)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Logits of the class token, or with ``pre_logits`` the token itself."""
+        """Return the logits of the class token or, with ``pre_logits``, the token itself."""
         token = F.dropout(x[:, 0], self.drop_rate, self.training)
         return token if pre_logits else self.head(token)
 
@@ -183,10 +183,10 @@ class ResFormer(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Patches after the blocks named by ``indices``, as maps or, for ``"NLC"``, as rows."""
+        """Return the patches after blocks ``indices``, as maps or, for ``"NLC"``, as token sequences."""
         if output_fmt not in ("NCHW", "NLC"):
             raise ConfigError(f"output_fmt is {output_fmt!r}; expected 'NCHW' or 'NLC'")
-        taken = which(indices, len(self.blocks))
+        taken = resolve_indices(indices, len(self.blocks))
         tokens, grid = self._tokens(x)
         found = []
         for index, block in enumerate(self.blocks[: max(taken) + 1] if stop_early else self.blocks):
@@ -199,8 +199,8 @@ class ResFormer(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Drop what ``forward_intermediates`` does not need for ``indices``."""
-        taken = which(indices, len(self.blocks))
+        """Remove the layers that ``forward_intermediates`` does not need for ``indices``."""
+        taken = resolve_indices(indices, len(self.blocks))
         self.blocks = self.blocks[: max(taken) + 1]
         if prune_norm:
             self.norm = nn.Identity()
@@ -209,22 +209,22 @@ class ResFormer(nn.Module):
         return taken
 
     def get_classifier(self) -> nn.Module:
-        """The last layer."""
+        """Return the last layer."""
         return self.head
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new last layer, for ``num_classes``; 0 for none."""
+        """Replace the last layer by a new one for ``num_classes``; with 0, by the identity."""
         fresh = classifier(self.embed_dim, num_classes, global_pool, "token").apply(_initialise)
         self.head = fresh.to(self.cls_token)
         self.num_classes = num_classes
 
     def no_weight_decay(self) -> set[str]:
-        """Position embeddings and the class token."""
+        """Return the names of position embeddings and class token, which have no weight decay."""
         kept = ("cls_token", "pos_embed.", ".local.")
         return {name for name, _ in self.named_parameters() if any(part in name for part in kept)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """How timm tells early layers from late ones, for a learning rate that grows with depth."""
+        """Return the patterns by which timm orders layers, for layer-wise learning rate decay."""
         return {
             "stem": r"^cls_token|^patch_embed|^pos_embed",
             "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
@@ -249,7 +249,7 @@ def resformer_tiny_patch16_224(pretrained: bool = False, **settings: Any) -> Res
 
 
 def _initialise(module: nn.Module) -> None:
-    """As DeiT; local embeddings start at nothing, as in the authors' code."""
+    """Initialise as DeiT does; local embeddings start at zero, as in the authors' code."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
