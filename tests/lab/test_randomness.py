@@ -1,4 +1,4 @@
-"""Numbers that depend on their address alone, and are as good as drawn."""
+"""The numbers depend on seed, name and index alone, and look random."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from localscale.lab.randomness import stream, uniform
 
 
 def splitmix(value: int) -> int:
-    """The finaliser of SplitMix64 in Python's integers."""
+    """Compute the finaliser of SplitMix64 in Python's integers."""
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
     return value ^ (value >> 31)
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.text(max_size=8), st.integers(0, 2**62), st.integers(1, 4))
-def test_integers_of_any_size_give_the_same_numbers(seed: int, name: str, index: int, draws: int) -> None:
+def test_numbers_equal_a_computation_in_python_integers(seed: int, name: str, index: int, draws: int) -> None:
     golden = 0x9E3779B97F4A7C15
     key = splitmix(splitmix(seed % 2**64) ^ stream(name))
     state = splitmix(key ^ splitmix((index + golden) % 2**64))
@@ -35,8 +35,8 @@ def test_order_and_batch_do_not_matter() -> None:
     assert torch.equal(uniform(3, "a", index, 2), whole[:, :2])
 
 
-def test_neighbouring_addresses_look_independent() -> None:
-    """Uniform, and uncorrelated along indices, draws, seeds and names."""
+def test_numbers_are_uniform_and_uncorrelated() -> None:
+    """Uncorrelated along indices, draws, seeds and names."""
     numbers = uniform(0, "a", torch.arange(20_000), 4).numpy()
     assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-3
     others = [uniform(1, "a", torch.arange(20_000), 4).numpy(), uniform(0, "b", torch.arange(20_000), 4).numpy()]

@@ -1,4 +1,4 @@
-"""Every kind of image becomes upright 8-bit RGB; everything else is refused by name."""
+"""Every kind of image is read as upright 8-bit RGB; other files raise an error with their name."""
 
 import io
 from pathlib import Path
@@ -19,7 +19,7 @@ def saved(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def test_grey_palette_and_16_bit_show_the_same() -> None:
+def test_grey_palette_and_16_bit_images_read_alike() -> None:
     grey = Image.fromarray(RAMP)
     wide = Image.fromarray(RAMP.astype(np.uint16) * 257)
     for image in (grey, grey.convert("P"), wide, grey.convert("LA")):
@@ -29,7 +29,7 @@ def test_grey_palette_and_16_bit_show_the_same() -> None:
         assert np.array_equal(pixels[..., 0], RAMP)
 
 
-def test_sixteen_bits_are_scaled_and_not_cut() -> None:
+def test_sixteen_bits_are_scaled_and_not_truncated() -> None:
     levels = np.array([[0, 257 * 100, 65535, 257 * 100 + 200]], dtype=np.uint16)
     assert np.asarray(read_image(saved(Image.fromarray(levels))))[0, :, 0].tolist() == [0, 100, 255, 101]
 
@@ -43,12 +43,12 @@ def test_cmyk_keeps_its_colours() -> None:
 def test_exif_rotation_is_undone() -> None:
     upright = Image.fromarray(RAMP)
     exif = Image.Exif()
-    exif[0x0112] = 6  # turn a quarter to the right to see it upright
+    exif[0x0112] = 6  # rotate by 90 degrees to the right
     data = saved(upright.transpose(Image.Transpose.ROTATE_90), "PNG", exif=exif)
     assert np.array_equal(np.asarray(read_image(data))[..., 0], RAMP)
 
 
-def test_transparency_lies_over_white() -> None:
+def test_transparent_pixels_become_white() -> None:
     image = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
     assert np.asarray(read_image(saved(image))).tolist() == np.full((4, 4, 3), 255).tolist()
 
@@ -72,7 +72,7 @@ def test_broken_files_are_named(data: bytes, message: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no decoder"), AttributeError("x"), NotImplementedError("DDS")])
-def test_whatever_a_decoder_raises_is_one_kind_of_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_decoder_error_becomes_a_data_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 

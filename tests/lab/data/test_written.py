@@ -1,4 +1,4 @@
-"""Written datasets are read back, and broken ones are refused in words."""
+"""Written datasets are read back, and broken ones raise an error that says what is wrong."""
 
 import json
 import sys
@@ -22,25 +22,25 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_files_and_groups(written: Path) -> None:
-    stored = WrittenDataset(written, "toy")
-    assert (len(stored), len(stored.skipped), stored.settings) == (16, 1, {"seed": 0})
-    assert stored.read(1, "mask.txt") == b"\x01"
-    assert stored.read(15, "txt").startswith(b"b")
-    assert list(stored.groups()) == [0, 2, 4, 8, 10, 12, 14, 16]
-    assert stored.groups()[4] == [4, 5]
+    dataset = WrittenDataset(written, "toy")
+    assert (len(dataset), len(dataset.skipped), dataset.settings) == (16, 1, {"seed": 0})
+    assert dataset.read(1, "mask.txt") == b"\x01"
+    assert dataset.read(15, "txt").startswith(b"b")
+    assert list(dataset.groups()) == [0, 2, 4, 8, 10, 12, 14, 16]
+    assert dataset.groups()[4] == [4, 5]
 
 
-def test_the_peer_reads_the_shards(tmp_path: Path) -> None:
+def test_webdataset_reads_the_shards(tmp_path: Path) -> None:
     peer = pytest.importorskip("webdataset.tariterators")
     generate(toy_job(size=9), tmp_path / "out", form="shards")
-    stored = WrittenDataset(tmp_path / "out")
+    dataset = WrittenDataset(tmp_path / "out")
     samples: list[dict[str, bytes]] = []
     for path in sorted((tmp_path / "out" / "shards").glob("*.tar")):
         with path.open("rb") as stream:
             samples += peer.group_by_keys(peer.tar_file_expander([{"url": str(path), "stream": stream}]))
-    assert [sample["__key__"] for sample in samples] == [record["key"] for record in stored.records]
-    assert [sample["txt"] for sample in samples] == [stored.read(n, "txt") for n in range(len(stored))]
-    assert [json.loads(sample["json"])["k"] for sample in samples] == [record["k"] for record in stored.records]
+    assert [sample["__key__"] for sample in samples] == [record["key"] for record in dataset.records]
+    assert [sample["txt"] for sample in samples] == [dataset.read(n, "txt") for n in range(len(dataset))]
+    assert [json.loads(sample["json"])["k"] for sample in samples] == [record["k"] for record in dataset.records]
 
 
 def odd_names() -> object:
@@ -49,8 +49,8 @@ def odd_names() -> object:
     ]
 
 
-def test_any_text_survives(tmp_path: Path) -> None:
-    """Line separators that are none in JSON, and names that are no UTF-8."""
+def test_any_text_is_read_back(tmp_path: Path) -> None:
+    """Unicode line separators, which do not end a JSON line, and names that are not valid UTF-8."""
     generate(Job("toy", 3, {"name": "\u2028"}, [Stage("make", odd_names)]), tmp_path)  # type: ignore[arg-type]
     sources = [f"a\u2028b\u0085\udce9{n}" for n in range(3)]
     assert [record["source"] for record in WrittenDataset(tmp_path).records] == sources
@@ -59,12 +59,9 @@ def test_any_text_survives(tmp_path: Path) -> None:
     assert [record["source"] for record in WrittenDataset(tmp_path).records] == sources
 
 
-def test_another_kind(written: Path) -> None:
-    with pytest.raises(DataError, match='holds a dataset of kind "toy"; expected "mnist"'):
+def test_another_kind_or_suffix(written: Path) -> None:
+    with pytest.raises(DataError, match='a dataset of kind "toy"; expected "mnist"'):
         WrittenDataset(written, "mnist")
-
-
-def test_a_file_the_sample_does_not_have(written: Path) -> None:
     with pytest.raises(DataError, match=r"has no file png; it has mask\.txt, txt"):
         WrittenDataset(written).read(0, "png")
 
@@ -108,7 +105,7 @@ def test_broken_descriptions(written: Path, text: str, message: str) -> None:
         "[" * 100_000,
     ],
 )
-def test_a_manifest_that_cannot_be_trusted(written: Path, line: str) -> None:
+def test_broken_manifest_lines(written: Path, line: str) -> None:
     with (written / "manifest.jsonl").open("a") as manifest:
         manifest.write(line + "\n")
     with pytest.raises(DataError, match="is broken in line 18"):
@@ -116,10 +113,10 @@ def test_a_manifest_that_cannot_be_trusted(written: Path, line: str) -> None:
 
 
 def test_missing_and_broken_files(written: Path) -> None:
-    stored = WrittenDataset(written)
+    dataset = WrittenDataset(written)
     for path in [*written.rglob("*.txt")]:
         path.unlink()
     for path in written.rglob("*.tar"):
         path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(DataError, match="write the dataset again"):
-        stored.read(0, "txt")
+        dataset.read(0, "txt")

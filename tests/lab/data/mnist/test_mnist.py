@@ -1,4 +1,4 @@
-"""Locally scaled MNIST: what an index shows, how it is drawn, and that nothing else matters."""
+"""Locally scaled MNIST: an image depends on its index alone and is rendered exactly."""
 
 import multiprocessing
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from shared import SHARED
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torchvision.transforms.functional import pil_to_tensor
 
@@ -20,7 +21,7 @@ from localscale.lab.data.mnist.triples import LAYOUTS, DigitsByClass, DigitTripl
 
 @pytest.fixture(scope="module")
 def digits() -> Digits:
-    """Discs of ink of ten sizes: class k has its own brightness, so that a digit is known by its brightest pixel."""
+    """Rectangles of ink of random sizes and places; each class has its own brightness."""
     generator = torch.Generator().manual_seed(0)
     images = torch.zeros(200, 28, 28, dtype=torch.uint8)
     labels = torch.arange(200) % 10
@@ -35,14 +36,14 @@ def make(digits: Digits, **options: object) -> LocallyScaledMNIST:
     return LocallyScaledMNIST(digits=digits, **{"count": 2000, **options})  # type: ignore[arg-type]
 
 
-def test_every_thousand_indices_hold_every_number(digits: Digits) -> None:
+def test_every_thousand_indices_contain_every_number(digits: Digits) -> None:
     labels = make(digits, count=3000).renderer().triples(torch.arange(3000)).labels
     for block in labels.view(3, 1000):
         assert block.sort().values.tolist() == list(range(1000))
     assert labels[:1000].tolist() == labels[1000:2000].tolist()
 
 
-def test_the_label_is_what_the_digits_say(digits: Digits) -> None:
+def test_the_label_is_the_number_of_the_digits(digits: Digits) -> None:
     triples = make(digits).renderer().triples(torch.arange(1000))
     read = digits.labels[triples.digits]
     assert torch.equal(read[:, 0] * 100 + read[:, 1] * 10 + read[:, 2], triples.labels)
@@ -58,7 +59,7 @@ def test_layouts_factors_and_digits_are_spread_evenly(digits: Digits) -> None:
     assert int(used.min()) > 300  # of 450 expected
 
 
-def test_splits_and_seeds_differ_and_variants_share_their_digits(digits: Digits) -> None:
+def test_splits_and_seeds_differ_and_variants_share_digits(digits: Digits) -> None:
     by_class, index = DigitsByClass.of(digits.labels), torch.arange(100)
 
     def draw(seed: int = 0, split: str = "train", variant: int = 0) -> DigitTriples:
@@ -78,38 +79,41 @@ def test_another_bracket_shows_the_same_digits_at_other_sizes(digits: Digits) ->
     assert torch.allclose((small.factors - 0.4) / 0.6, large.factors - 2)
 
 
-@pytest.mark.parametrize("factors", [(0.4, 2.0), (0.4, 1.0), (1.0, 2.0), (2.0, 3.0), (3.0, 3.0)])
+def border(images: Tensor) -> float:
+    """Return the brightest pixel on the frame."""
+    return float(torch.maximum(images[..., [0, -1], :].max(), images[..., [0, -1]].max()))
+
+
+@pytest.mark.parametrize("factors", [(0.4, 2.0), (2.0, 3.0)])
 def test_nothing_is_cropped_and_ink_grows_with_the_square(digits: Digits, factors: tuple[float, float]) -> None:
     dataset = make(digits, factors=factors)
-    images, _ = dataset.renderer(dtype=torch.float64)(torch.arange(300))
-    triples = dataset.renderer().triples(torch.arange(300))
-    border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]])
-    assert float(border.max()) == 0
+    images, _ = dataset.renderer(dtype=torch.float64)(torch.arange(100))
+    triples = dataset.renderer().triples(torch.arange(100))
+    assert border(images) == 0
     ink = digits.images[triples.digits].double().sum((-1, -2)) / 255
     expected = (ink * triples.factors**2).sum(1)
     assert torch.allclose(images.sum((1, 2, 3)), expected, rtol=0.03)
 
 
-@pytest.mark.parametrize("size", [32, 48, 100, 224, 300])
-def test_the_largest_factor_that_is_taken_crops_nothing(digits: Digits, size: int) -> None:
+@pytest.mark.parametrize("size", [32, 100, 224])
+def test_the_largest_accepted_factor_crops_nothing(digits: Digits, size: int) -> None:
     with pytest.raises(ConfigError) as refused:
         make(digits, factors=(9.0, 9.0), image_size=size)
     largest = float(str(refused.value).split()[-1]) - 0.005
-    images, _ = make(digits, factors=(largest, largest), image_size=size).renderer(dtype=torch.float64)(
-        torch.arange(300)
-    )
-    assert float(images[..., [0, -1], :].max()) == float(images[..., [0, -1]].max()) == 0
+    dataset = make(digits, factors=(largest, largest), image_size=size)
+    images, _ = dataset.renderer(dtype=torch.float64)(torch.arange(100))
+    assert border(images) == 0
 
 
-def test_gaps_in_the_ink_count_towards_its_span(digits: Digits) -> None:
+def test_gaps_in_the_ink_count_as_ink(digits: Digits) -> None:
     images = digits.images.clone()
     images[:, 0, 0] = images[:, 27, 27] = 255
     with pytest.raises(ConfigError, match=r"would be cropped; the largest that fits is 2\.56"):
         make(Digits(images, digits.labels, "made up"), factors=(1.0, 3.0))
 
 
-def test_digits_keep_to_their_places(digits: Digits) -> None:
-    """In each third of the layout the ink's bounding box is centred, so no digit reaches another's place."""
+def test_digits_are_centred_in_their_cells(digits: Digits) -> None:
+    """In each third of the layout the ink's bounding box is centred, so no digit reaches another cell."""
     dataset = make(digits, factors=(2.5, 3.0))
     for index in range(30):
         triple = dataset.triple(index)
@@ -122,11 +126,11 @@ def test_digits_keep_to_their_places(digits: Digits) -> None:
             assert (columns[0] + columns[-1]) / 2 + max(0, int(column) - 37) == pytest.approx(column, abs=1)
 
 
-@pytest.mark.parametrize("side", [11, 14, 21, 28, 42, 56, 84])
+@pytest.mark.parametrize("side", [11, 14, 21, 28, 84])
 def test_resizing_agrees_with_torch(side: int, rng: torch.Generator) -> None:
-    """The middle digit of a row, at a factor that makes it whole pixels, against anti-aliased interpolation.
+    """The middle digit of a row, at a factor that gives an integer size, equals anti-aliased interpolation.
 
-    At the frame's edge the two differ on purpose (black lies beyond it here), so the ink keeps away from it.
+    At the edge of the digit's frame they differ on purpose, because our pixels beyond it are black.
     """
     images = torch.zeros(1, 28, 28, dtype=torch.uint8)
     images[:, 5:23, 5:23] = torch.randint(256, (18, 18), generator=rng)
@@ -138,10 +142,8 @@ def test_resizing_agrees_with_torch(side: int, rng: torch.Generator) -> None:
         torch.tensor([0]),
         torch.tensor([[0.4, factor, 0.4]], dtype=torch.float64),
     )
-    # The centre of a digit image of 28 pixels lies between two of them, as that of an image of 224 does.
-    centres = torch.full((1, 2), 13.5)
-    if side % 2:  # then the resized digit's centre is a pixel: shift by half a pixel of the image
-        centres = centres - 0.5 / factor
+    # The centre of 28 pixels lies between two pixels, as that of 224 does. An odd side moves it by half a pixel.
+    centres = torch.full((1, 2), 13.5) - (0.5 / factor if side % 2 else 0)
     ours = render(images, centres, triple, size=224, smallest=0.4, dtype=torch.float64)[0, 0]
     peer = F.interpolate(digit[None, None], size=(side, side), mode="bilinear", antialias=True)[0, 0]
     start = 112 - side // 2
@@ -171,7 +173,7 @@ def test_batches_and_single_images_agree(digits: Digits) -> None:
     assert float((variant[3] * 255 - pil_to_tensor(single)).abs().max()) <= 0.5 + 1e-3
 
 
-def test_workers_and_order_do_not_matter(digits: Digits) -> None:
+def test_images_do_not_depend_on_workers_and_order(digits: Digits) -> None:
     dataset = make(digits, count=12, transform=pil_to_tensor)
     alone = [dataset[n] for n in reversed(range(12))][::-1]
     context = multiprocessing.get_context("fork")
@@ -181,7 +183,7 @@ def test_workers_and_order_do_not_matter(digits: Digits) -> None:
     assert labels.tolist() == [label for _, label in alone]
 
 
-def test_torchvision_style(digits: Digits) -> None:
+def test_transforms_and_indices_work_as_in_torchvision(digits: Digits) -> None:
     dataset = make(digits, transform=pil_to_tensor, target_transform=lambda label: label % 10)
     image, label = dataset[3]
     assert image.shape == (1, 224, 224)
@@ -192,12 +194,12 @@ def test_torchvision_style(digits: Digits) -> None:
         dataset[2000]
 
 
-def test_sizes_of_the_paper(digits: Digits) -> None:
+def test_default_counts_are_the_papers(digits: Digits) -> None:
     assert len(LocallyScaledMNIST(digits=digits)) == 6_000
     assert len(LocallyScaledMNIST(digits=digits, train=False)) == 50_000
 
 
-def test_ink_centres_are_those_of_the_bounding_box() -> None:
+def test_ink_centres_are_the_centres_of_the_bounding_boxes() -> None:
     images = torch.zeros(2, 28, 28, dtype=torch.uint8)
     images[0, 4:10, 20:27] = 9
     images[1, 27, 0] = 1
@@ -230,8 +232,8 @@ def test_wrong_batches(digits: Digits) -> None:
 
 
 @pytest.mark.parametrize("noise", [-1e-13, 1e-13])
-def test_whole_factors_do_not_round_by_chance(noise: float, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At factor 2 many pixels lie halfway between two levels; noise far below a level must not decide."""
+def test_rounding_is_stable_at_integer_factors(noise: float, digits: Digits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At factor 2 many pixels lie halfway between two levels; tiny numerical noise must not change them."""
     dataset = make(digits, factors=(2.0, 2.0))
     drawn = [np.asarray(dataset[n][0]) for n in range(20)]
     monkeypatch.setattr("localscale.lab.data.mnist.dataset.render", lambda *a, **k: render(*a, **k) + noise)
@@ -258,6 +260,4 @@ def test_real_digits_fit_at_three_times_their_size() -> None:
         pytest.skip("needs MNIST in ../shared/data/mnist")
     for train in (True, False):
         dataset = LocallyScaledMNIST(folder, train=train, factors=(2.0, 3.0))
-        images, _ = dataset.renderer()(torch.arange(64))
-        assert float(images[..., [0, -1], :].max()) == 0
-        assert float(images[..., [0, -1]].max()) == 0
+        assert border(dataset.renderer()(torch.arange(64))[0]) == 0

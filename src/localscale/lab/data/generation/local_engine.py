@@ -62,8 +62,13 @@ def run_local(
             pool.stop()
         lost = [chunk for chunk in pool.running.values() if not store.is_finished(chunk)]
         tick(sum(len(store.items(chunk)) for chunk in set(pool.running.values()) - set(lost)))
-        if lost and (breaks == MAX_BREAKS or not started.value):
-            raise _worker_died(store, lost, pool.exit_status(), started=bool(started.value))
+        if lost and not started.value and pool.exit_status() > 0:  # a worker failed to import the calling script
+            raise OutputError(
+                f"the worker processes ended with exit status {pool.exit_status()} while they started, for the reason "
+                'printed above; a script must call generate under `if __name__ == "__main__":`'
+            )
+        if lost and breaks == MAX_BREAKS:
+            raise _workers_died(store, lost, pool.exit_status())
         waiting.extend(lost)
 
 
@@ -187,12 +192,7 @@ def _blocked_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _worker_died(store: Store, lost: Sequence[int], status: int, *, started: bool) -> Exception:
-    if not started:
-        return OutputError(
-            f"the worker processes ended with exit status {status} while they started, for the reason printed above; a "
-            'script must call generate under `if __name__ == "__main__":`'
-        )
+def _workers_died(store: Store, lost: Sequence[int], status: int) -> Exception:
     items = " or ".join(f"{store.items(chunk)[0]} to {store.items(chunk)[-1]}" for chunk in lost)
     died = f"worker processes died {MAX_BREAKS} times while making items {items}, the last with exit status {status}"
     if status < 0:

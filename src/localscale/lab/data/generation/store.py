@@ -265,6 +265,6 @@ def _as_output_error(root: Path) -> Iterator[None]:
         remedy = ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "; free some space and run the same command again, it continues where it stopped"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             remedy = "; choose a folder you can write to with --out"
         raise OutputError(f"{root} cannot be written: {error.strerror or error}{remedy}") from error
