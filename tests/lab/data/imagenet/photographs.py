@@ -1,6 +1,5 @@
 """Photographs with a known object: a disc on a textured background, and folders of them."""
 
-import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -13,6 +12,10 @@ from localscale.lab.data.imagenet.options import ImageNetOptions
 from localscale.lab.data.imagenet.stages import Photograph
 
 RED, SKY = (200, 30, 40), (90, 140, 200)
+
+
+def options(**changes: object) -> ImageNetOptions:
+    return ImageNetOptions(images=Path(), **changes)
 
 
 def disc(width: int = 96, height: int = 80, radius: float = 20, centre: tuple[float, float] = (48, 40)) -> np.ndarray:
@@ -51,10 +54,8 @@ def write_folder(root: Path, *, classes: int = 2, images: int = 2, **shape: floa
 
 def hash_samples(root: Path, order: list[int]) -> str:
     """Make the samples of ``write_folder`` in an order, with the stages that use random numbers, and hash the files."""
-    options = ImageNetOptions(
-        images=root / "images", masks=root / "masks", detector="given", segmenter="grabcut", inpainter="patchmatch"
-    )
-    job = imagenet_job(dataclasses.replace(options, scales=(0.7, 1.3)))
+    chosen = {"detector": "given", "segmenter": "grabcut", "inpainter": "patchmatch", "scales": (0.7, 1.3)}
+    job = imagenet_job(ImageNetOptions(images=root / "images", masks=root / "masks", **chosen))
     steps = build(job.stages)
     made = {index: run(steps, index) for index in order}
     files = [sample.files[name] for index in sorted(made) for sample in made[index] for name in sorted(sample.files)]

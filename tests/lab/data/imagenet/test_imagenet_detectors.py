@@ -1,6 +1,5 @@
 """Detectors: Grounding DINO, class evidence, and boxes from disk."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import timm
 import torch
 from imagenet_models import write_grounding_dino
-from photographs import disc, photograph
+from photographs import disc, options, photograph
 from PIL import Image
 from safetensors.torch import save_file
 from shared import SHARED
@@ -20,13 +19,7 @@ from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.detectors import EvidenceDetector, GivenDetector, GroundingDinoDetector
 from localscale.lab.data.imagenet.evidence import box_from_evidence, evidence_box, evidence_map, load_classifier
 from localscale.lab.data.imagenet.masks import clean_mask
-from localscale.lab.data.imagenet.options import ImageNetOptions
 from localscale.lab.data.imagenet.stages import Photograph
-
-
-def options(**changes) -> ImageNetOptions:
-    return dataclasses.replace(ImageNetOptions(images=Path()), **changes)
-
 
 # Grounding DINO
 

@@ -7,16 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from imagenet_models import write_lama
-from photographs import SKY, disc, paint
+from photographs import SKY, disc, options, paint
 
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet.inpainters import LamaInpainter, PatchMatchInpainter, TeleaInpainter
 from localscale.lab.data.imagenet.input_files import check_checksum
 from localscale.lab.data.imagenet.options import BIG_LAMA, ImageNetOptions
-
-
-def options(**changes) -> ImageNetOptions:
-    return dataclasses.replace(ImageNetOptions(images=Path()), **changes)
 
 
 @pytest.fixture

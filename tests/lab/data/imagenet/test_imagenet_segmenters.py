@@ -1,27 +1,21 @@
 """Segmenters: SAM, SAM from ONNX files, GrabCut, and masks from disk."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 from imagenet_models import write_onnx_decoder, write_onnx_encoder, write_sam
-from photographs import disc, paint, photograph
+from photographs import disc, options, paint, photograph
 from PIL import Image
 
 from localscale.errors import DataError
 from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.onnx_sam import OnnxSamSegmenter
-from localscale.lab.data.imagenet.options import ImageNetOptions
 from localscale.lab.data.imagenet.segmenters import GivenSegmenter, GrabCutSegmenter, SamSegmenter
 from localscale.lab.data.imagenet.stages import Photograph
 
 USUAL = ("image_embeddings", "point_coords", "point_labels", "mask_input", "has_mask_input", "orig_im_size")
-
-
-def options(**changes) -> ImageNetOptions:
-    return dataclasses.replace(ImageNetOptions(images=Path()), **changes)
 
 
 def overlap(found: np.ndarray, true: np.ndarray) -> float:

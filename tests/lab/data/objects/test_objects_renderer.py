@@ -61,13 +61,14 @@ def sphere_hits(directions: np.ndarray, centre: np.ndarray, radius: float) -> np
     return (along > 0) & (offset @ offset - along**2 <= radius**2)
 
 
-def box_hits(directions: np.ndarray, placement: Placement) -> np.ndarray:
+def box_hits(directions: np.ndarray, placement: Placement, origin: np.ndarray = CAMERA.position) -> np.ndarray:
+    """Return whether rays from ``origin`` along ``directions`` hit the placement's bounding box."""
     turn = math.radians(placement.yaw)
     axes = np.array([[math.cos(turn), math.sin(turn), 0], [-math.sin(turn), math.cos(turn), 0], [0, 0, 1]])
-    start, local = axes @ (CAMERA.position - placement.centre), directions @ axes.T
+    start, local = (origin - placement.centre) @ axes.T, directions @ axes.T
     half = np.array(placement.extent) * placement.factor / 2
     near, far = (-np.sign(local) * half - start) / local, (np.sign(local) * half - start) / local
-    return near.max(axis=-1) <= far.min(axis=-1)
+    return (near.max(axis=-1) <= far.min(axis=-1)) & (far.min(axis=-1) > 0)
 
 
 # Silhouettes
@@ -203,13 +204,7 @@ def test_blocked_pairs_match_a_ray_box_test(assets: MadeAssets):
     wanted = rng.random((40, 30)) < 0.8
     blocked = is_blocked([body], points, lights, wanted)
     assert not blocked[~wanted].any()
-    turn = math.radians(placement.yaw)
-    axes = np.array([[math.cos(turn), math.sin(turn), 0], [-math.sin(turn), math.cos(turn), 0], [0, 0, 1]])
-    half = np.array(placement.extent) * placement.factor / 2
-    start, local = (points - placement.centre) @ axes.T, lights @ axes.T
-    near = (-np.sign(local) * half - start[:, None]) / local
-    far = (np.sign(local) * half - start[:, None]) / local
-    expected = (near.max(axis=-1) < far.min(axis=-1)) & (far.min(axis=-1) > 0)
+    expected = box_hits(lights, placement, points[:, None])
     assert ((blocked != expected) & wanted).mean() < 0.005
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from object_inputs import MadeAssets, even_sky, plain_mesh
 
 from localscale.lab.data.objects.cameras import Camera, project, rays, stratified
-from localscale.lab.data.objects.random_scenes import Limits, is_framed, random_group
+from localscale.lab.data.objects.random_scenes import is_framed, random_group
 from localscale.lab.data.objects.renderer import Coverage, EmbreeRenderer
 from localscale.lab.data.objects.scenes import Placement, footprints_meet, place, size_factor
 
@@ -174,6 +174,5 @@ def test_impossible_scenes_return_none(assets: MadeAssets):
 
     rng = np.random.Generator(np.random.PCG64(0))
     renderer = Hidden(assets, size=64, samples=1)
-    limits = Limits(scene_attempts=10, member_attempts=3)
-    drawn = random_group(rng, 2, extents=assets.extents(), panoramas=["even"], renderer=renderer, limits=limits)
+    drawn = random_group(rng, 2, extents=assets.extents(), panoramas=["even"], renderer=renderer, attempts=3)
     assert drawn is None

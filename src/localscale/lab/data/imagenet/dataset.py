@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms.v2 import functional as T
 
 from localscale.errors import DataError
 from localscale.lab.data.imagenet.job import KIND
@@ -70,10 +71,6 @@ class LocallyScaledImageNet(LabelledImages):
             )
         positions = self.groups[group]
         pairs = [self[position] for position in positions]
-        images = [image if isinstance(image, Tensor) else _as_tensor(image) for image, _ in pairs]
+        images = [image if isinstance(image, Tensor) else T.pil_to_tensor(image) for image, _ in pairs]
         record = self.written.records[positions[0]]
         return Group(torch.stack(images), tuple(map(self.scale_of, positions)), pairs[0][1], record["source"])
-
-
-def _as_tensor(image: Any) -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)

@@ -45,29 +45,23 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Detected:
+class Detected(Read):
     """A source image with the box of its object."""
 
-    read: Read
     box: Box
 
 
 @dataclass(frozen=True)
-class Segmented:
+class Segmented(Detected):
     """A source image with the box and the mask of its object."""
 
-    read: Read
-    box: Box
     mask: np.ndarray
 
 
 @dataclass(frozen=True)
-class Filled:
-    """A source image with its object's box and mask, and the image without the object."""
+class Filled(Segmented):
+    """A source image with the box and the mask of its object, and the image without the object."""
 
-    read: Read
-    box: Box
-    mask: np.ndarray
     background: np.ndarray
 
 
@@ -146,7 +140,7 @@ class DetectStage:
 
     def __call__(self, read: Read) -> Detected | Skip:
         box = self.detector(read.photograph)
-        return _skip(box, read) if isinstance(box, Skip) else Detected(read, box)
+        return _skip(box, read) if isinstance(box, Skip) else Detected(**vars(read), box=box)
 
 
 class SegmentStage:
@@ -156,9 +150,9 @@ class SegmentStage:
         self.segmenter, self.scales, self.agreement = build(), scales, agreement
 
     def __call__(self, found: Detected) -> Segmented | Skip:
-        mask = self.segmenter(found.read.photograph, found.box)
+        mask = self.segmenter(found.photograph, found.box)
         problem = mask if isinstance(mask, Skip) else check_mask(mask, self.scales) or self._compare(mask, found.box)
-        return Segmented(found.read, found.box, mask) if problem is None else _skip(problem, found.read, found.box)
+        return Segmented(**vars(found), mask=mask) if problem is None else _skip(problem, found)
 
     def _compare(self, mask: np.ndarray, box: Box) -> Skip | None:
         """Return a skip if the mask covers only a part of the box, or much outside it: then one of the two is wrong."""
@@ -175,11 +169,11 @@ class InpaintStage:
         self.inpainter, self.margin = build(), margin
 
     def __call__(self, cut: Segmented) -> Filled | Skip:
-        pixels, hole = cut.read.photograph.pixels, hole_around(cut.mask, self.margin)
+        pixels, hole = cut.photograph.pixels, hole_around(cut.mask, self.margin)
         if hole.all():
-            return _skip(Skip("no background is left to fill from"), cut.read, cut.box)
+            return _skip(Skip("no background is left to fill from"), cut)
         background = soften_rim(pixels, self.inpainter(pixels, hole), hole, cut.mask)
-        return Filled(cut.read, cut.box, cut.mask, background)
+        return Filled(**vars(cut), background=background)
 
 
 class CompositeStage:
@@ -189,18 +183,18 @@ class CompositeStage:
         self.options = options
 
     def __call__(self, filled: Filled) -> list[Sample]:
-        cutout = cut_out(filled.read.photograph.pixels, filled.mask, feather=self.options.feather)
+        cutout = cut_out(filled.photograph.pixels, filled.mask, feather=self.options.feather)
         samples = []
         for scale in self.options.scales:
             if scale == 1:
-                form, data = self._original(filled.read)
+                form, data = self._original(filled)
                 mask = filled.mask
             else:
                 image, mask = composite(filled.background, cutout, scale)
                 form, data = self.options.image_format, encode_image(image, self.options.image_format)
             files = {form: data, "mask.png": encode_mask(mask.astype(np.uint8) * 255)}
             record = {**self._record(filled), "scale": scale, "object_area": round(float(mask.mean()), 6)}
-            samples.append(Sample(f"{filled.read.index:07d}-{round(1000 * scale):04d}", files, record))
+            samples.append(Sample(f"{filled.index:07d}-{round(1000 * scale):04d}", files, record))
         return samples
 
     def _original(self, read: Read) -> tuple[str, bytes]:
@@ -209,14 +203,14 @@ class CompositeStage:
         return "png", encode_image(read.photograph.pixels)
 
     def _record(self, filled: Filled) -> dict[str, Any]:
-        photograph = filled.read.photograph
+        photograph = filled.photograph
         return {
-            "group": filled.read.index,
+            "group": filled.index,
             "source": photograph.name,
             "class_folder": photograph.name.partition("/")[0],
-            "label": filled.read.label,
+            "label": filled.label,
             "class_name": photograph.class_name,
-            "box": [round(float(edge), 2) for edge in filled.box.edges],
+            "box": _rounded(filled.box),
             "box_score": round(filled.box.score, 4),
             "mask_area": round(float(filled.mask.mean()), 6),
             "detector": self.options.detector,
@@ -225,12 +219,16 @@ class CompositeStage:
         }
 
 
-def _skip(problem: Skip, read: Read, box: Box | None = None) -> Skip:
-    """Return the same skip with the image's name and label in its record."""
+def _skip(problem: Skip, read: Read) -> Skip:
+    """Return the same skip with the image's name, its label and, if known, its box in the record."""
     record: dict[str, Any] = {"source": read.photograph.name, "label": read.label}
-    if box is not None:
-        record["box"] = [round(float(edge), 2) for edge in box.edges]
+    if isinstance(read, Detected):
+        record["box"] = _rounded(read.box)
     return Skip(problem.reason, {**record, **problem.record})
+
+
+def _rounded(box: Box) -> list[float]:
+    return [round(float(edge), 2) for edge in box.edges]
 
 
 def _resize(image: Image.Image, size: int | None) -> Image.Image:

@@ -20,79 +20,55 @@ class ImageNetOptions:
 
     images: Path
     """Folder with one subfolder of images per class, such as ImageNet's val/n01440764/….JPEG."""
-
     limit: int | None = None
     """Number of source images, spread over the classes; all of them by default."""
-
     scales: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
     """Factors of the object's size; 1.0 is the unchanged original."""
-
     detector: str = "grounding-dino"
     """How the object is found: grounding-dino, evidence (needs a classifier only), or given (boxes from disk)."""
-
     segmenter: str = "sam"
     """How the object is cut out: sam, onnx-sam, grabcut (needs no weights), or given (masks from disk)."""
-
     inpainter: str = "lama"
     """How the hole is filled: lama, patchmatch (needs no weights), or telea (needs no weights; for small holes)."""
-
     class_index: Path | None = None
     """JSON file {"000": ["n01440764", "tench"], …}; by default class_index.json in --images or in a folder above."""
-
     size: int | None = None
     """Pixels of the shorter side to which images are resized; not resized by default."""
-
     image_format: Literal["png", "jpg"] = "png"
     """Format of the images: png (lossless) or jpg; masks, and originals that are not plain JPEGs, are always png."""
-
     feather: float = 1.5
     """Width of the pasted object's soft edge, in pixels."""
-
     margin: float = 0.03
     """Distance by which the filled hole extends beyond the object, as a fraction of the image's shorter side."""
-
     agreement: float = 0.3
     """Smallest IoU between the detector's box and the mask's bounding box; images below it are skipped. Masks from disk
     are not compared."""
-
     seed: int = 0
     """Seed that decides which images --limit selects, and the order of the images."""
-
     device: str = "cpu"
     """Device that runs the models: cpu, cuda, cuda:1 …"""
-
     dino_model: str = "IDEA-Research/grounding-dino-tiny"
     """For grounding-dino: model on the Hugging Face hub, or a local folder."""
-
     dino_threshold: float = 0.25
     """For grounding-dino: smallest score of a box that is used."""
-
     classifier: str = "deit_tiny_patch16_224"
     """For evidence: timm classifier whose evidence for the class gives the box."""
-
     classifier_weights: Path | None = None
     """For evidence: safetensors file with the classifier's weights; timm's pretrained weights by default."""
-
     boxes: Path | None = None
     """For --detector given: JSON file {"class/image.jpg": [left, top, right, bottom]}, or a folder like --masks; by
     default --masks itself."""
-
     sam_model: str = "facebook/sam-vit-base"
     """For sam: model on the Hugging Face hub, or a local folder."""
-
     sam_encoder: Path | None = None
     """For onnx-sam: ONNX file of the image encoder."""
-
     sam_decoder: Path | None = None
     """For onnx-sam: ONNX file of the mask decoder."""
-
     masks: Path | None = None
     """For --segmenter given: folder with class/image.png or class/image_trimap.png for every class/image.jpg; levels
     from 128 (in a trimap above 128) are object."""
-
     lama: Path | None = None
     """For lama: the TorchScript file big-lama.pt."""
-
     lama_checksum: str = BIG_LAMA
     """For lama: checksum of the file, sha256:… or md5:…, verified before loading; that of big-lama.pt by default."""
 

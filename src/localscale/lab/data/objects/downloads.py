@@ -102,16 +102,14 @@ class Web:
         raise AssertionError("unreachable: attempts is at least 1")
 
 
-def is_intact(path: Path, *, size: int | None = None, md5: str | None = None, sha256: str | None = None) -> bool:
-    """Return whether a file exists and has this size and these checksums."""
-    if not path.is_file() or (size is not None and path.stat().st_size != size):
+def is_intact(path: Path, *, size: int, md5: str | None = None) -> bool:
+    """Return whether a file exists and has this size and MD5 checksum."""
+    if not path.is_file() or path.stat().st_size != size:
         return False
-    for name, expected in {"md5": md5, "sha256": sha256}.items():
-        if expected is not None:
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, name).hexdigest() != expected.lower():
-                    return False
-    return True
+    if md5 is None:
+        return True
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest() == md5.lower()
 
 
 @contextlib.contextmanager

@@ -13,52 +13,38 @@ import numpy as np
 
 from localscale.lab.data.objects.cameras import Camera, project
 from localscale.lab.data.objects.renderer import Renderer
-from localscale.lab.data.objects.scenes import Placement, Scene, footprints_meet, place, size_factor
+from localscale.lab.data.objects.scenes import Extent, Placement, Scene, footprints_meet, place, size_factor
 
-__all__ = ["Extent", "Limits", "is_framed", "random_group"]
+__all__ = ["is_framed", "random_group"]
 
-Extent = tuple[float, float, float]
+FIELD_OF_VIEW, PITCH = (38.0, 52.0), (-40.0, -22.0)  # ranges of the camera's angles, in degrees
+DISTANCE = (2.2, 9.0)  # range of distances, in halves of an object's diagonal, so that all sizes fill the image alike
 STEPS = 40  # distances tried to find the nearest and the farthest one that keeps an object in the frame
+REACH = 1.8  # smallest ratio of these two distances
+SPREAD = 1.25  # smallest ratio of an object's farthest to its nearest distance in a group
+AREA = (0.0115, 0.43)  # smallest and largest fraction of the image that an object covers
+VISIBLE = 0.38  # smallest fraction of an object that the other one leaves visible
+TOGETHER = 0.7  # probability that both objects lie in nearly the same direction, where one may hide the other
+BELOW = 15.0  # smallest angle of objects below the horizon, in degrees; above it a panorama shows walls and no floor
+ATTEMPTS, MEMBER_ATTEMPTS = 400, 24
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Limits of a random scene.
+class _Object:
+    """What is fixed about an object in a group; ``reach`` is its nearest and its farthest distance, in metres."""
 
-    - ``distance``: nearest and farthest distance of an object, in units of half its diagonal, so that small and large
-      objects fill the image alike.
-    - ``range``: smallest ratio of the farthest to the nearest distance at which an object is still in the frame.
-    - ``spread``: smallest ratio of an object's farthest to its nearest distance in a group.
-    - ``area``: smallest and largest fraction of the image that an object covers.
-    - ``visible``: smallest fraction of an object that the other one leaves visible.
-    - ``together``: probability that both objects lie in nearly the same direction, where one may hide the other.
-    - ``field_of_view``, ``pitch``: ranges of the camera's angles, in degrees.
-    - ``below``: smallest angle of objects below the horizon, in degrees; above it a panorama shows walls and no floor.
-    """
+    name: str
+    extent: Extent
+    yaw: float
+    bearing: float
+    reach: tuple[float, float] = (0.0, 0.0)
 
-    distance: tuple[float, float] = (2.2, 9.0)
-    range: float = 1.8
-    spread: float = 1.25
-    area: tuple[float, float] = (0.0115, 0.43)
-    visible: float = 0.38
-    together: float = 0.7
-    field_of_view: tuple[float, float] = (38.0, 52.0)
-    pitch: tuple[float, float] = (-40.0, -22.0)
-    below: float = 15.0
-    scene_attempts: int = 400
-    member_attempts: int = 24
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """Everything that the members of a group share; ``reach`` is each object's nearest and farthest distance."""
-
-    camera: Camera
-    panorama: str
-    names: tuple[str, ...]
-    yaws: tuple[float, ...]
-    bearings: tuple[float, ...]
-    reach: tuple[tuple[float, float], ...] = ()
+    def place(self, camera: Camera, distance: float) -> Placement | None:
+        """Place the object; return None if it is outside the image or too close to the horizon."""
+        placed = place(camera, self.name, self.extent, yaw=self.yaw, bearing=self.bearing, distance=distance)
+        if placed is None or math.degrees(math.atan2(camera.height, math.hypot(*placed.position))) < BELOW:
+            return None
+        return placed if is_framed(camera, placed) else None
 
 
 def random_group(
@@ -68,27 +54,26 @@ def random_group(
     extents: Mapping[str, Extent],
     panoramas: Sequence[str],
     renderer: Renderer,
-    limits: Limits | None = None,
+    attempts: int = ATTEMPTS,
 ) -> list[Scene] | None:
     """Return a random scene at ``members`` random distances of its objects, or None after too many attempts.
 
     If one member cannot be placed, the whole scene is dropped and another one is drawn.
     """
-    limits = limits or Limits()
-    names = sorted(extents)
-    for _ in range(limits.scene_attempts):
-        shared = _draw_shared(rng, names, extents, panoramas, limits)
-        if shared is None:
+    for _ in range(attempts):
+        drawn = _draw_objects(rng, extents, panoramas)
+        if drawn is None:
             continue
+        camera, panorama, objects = drawn
         # Each member draws from its own part of the distance range, so that every object is near and far in the group.
-        parts = np.stack([rng.permutation(members) for _ in shared.names], axis=1)
+        parts = np.stack([rng.permutation(members) for _ in objects], axis=1)
         scenes: list[Scene] = []
         for part in parts:
-            scene = _draw_member(rng, shared, part, members, extents, renderer, limits)
+            scene = _draw_member(rng, camera, panorama, objects, part, members, renderer)
             if scene is None:
                 break
             scenes.append(scene)
-        if len(scenes) == members and _spread(scenes) >= (limits.spread if members > 1 else 1):
+        if len(scenes) == members and _spread(scenes) >= (SPREAD if members > 1 else 1):
             return scenes
     return None
 
@@ -99,85 +84,64 @@ def is_framed(camera: Camera, placement: Placement, *, margin: float = 0.01) -> 
     return bool(depth.min() > 0.05 and positions.min() >= margin and positions.max() <= 1 - margin)
 
 
-def _draw_shared(
-    rng: np.random.Generator,
-    names: Sequence[str],
-    extents: Mapping[str, Extent],
-    panoramas: Sequence[str],
-    limits: Limits,
-) -> _Shared | None:
+def _draw_objects(
+    rng: np.random.Generator, extents: Mapping[str, Extent], panoramas: Sequence[str]
+) -> tuple[Camera, str, list[_Object]] | None:
     """Return a random scene without distances, or None if the frame leaves an object too small a range of distances."""
-    view, pitch = rng.uniform(*limits.field_of_view), rng.uniform(*limits.pitch)
+    names = sorted(extents)
+    view, pitch = rng.uniform(*FIELD_OF_VIEW), rng.uniform(*PITCH)
     panorama = panoramas[int(rng.integers(len(panoramas)))]
-    chosen = tuple(names[int(index)] for index in rng.choice(len(names), 2, replace=False))
-    yaws = tuple(float(yaw) for yaw in rng.uniform(0, 360, 2))
+    chosen = [names[int(index)] for index in rng.choice(len(names), 2, replace=False)]
+    yaws = [float(yaw) for yaw in rng.uniform(0, 360, 2)]
     first, second = (float(bearing) for bearing in rng.uniform(-0.32 * view, 0.32 * view, 2))
     beside = first + float(rng.uniform(-0.15 * view, 0.15 * view))
-    bearings = (first, beside if rng.random() < limits.together else second)
+    bearings = (first, beside if rng.random() < TOGETHER else second)
     # The camera looks at about where the objects will be, so that near objects stay in the frame, too.
-    aim = rng.uniform(2.8, 4.2) * float(np.mean([_radius(extents[name]) for name in chosen]))
-    height = 0.4 * min(_radius(extents[name]) for name in chosen) + aim * math.tan(math.radians(-pitch))
+    radii = [math.hypot(*extents[name]) * size_factor(extents[name]) / 2 for name in chosen]
+    height = 0.4 * min(radii) + rng.uniform(2.8, 4.2) * float(np.mean(radii)) * math.tan(math.radians(-pitch))
     camera = Camera(height, pitch, rng.uniform(0, 360), view)
-    reach = []
-    for name, yaw, bearing in zip(chosen, yaws, bearings, strict=True):
-        low, high = _radius(extents[name]) * np.array(limits.distance)
+    objects = []
+    for name, radius, yaw, bearing in zip(chosen, radii, yaws, bearings, strict=True):
+        low, high = radius * np.array(DISTANCE)
         distances = low * (high / low) ** (np.arange(STEPS) / (STEPS - 1))
-        placed = [place(camera, name, extents[name], yaw=yaw, bearing=bearing, distance=float(d)) for d in distances]
-        fitting = [each.distance for each in placed if each is not None and _is_usable(camera, each, limits)]
-        if not fitting or fitting[-1] < limits.range * fitting[0]:
+        placed = _Object(name, extents[name], yaw, bearing)
+        fitting = [float(distance) for distance in distances if placed.place(camera, float(distance)) is not None]
+        if not fitting or fitting[-1] < REACH * fitting[0]:
             return None
-        reach.append((fitting[0], fitting[-1]))
-    return _Shared(camera, panorama, chosen, yaws, bearings, tuple(reach))
+        objects.append(_Object(name, extents[name], yaw, bearing, (fitting[0], fitting[-1])))
+    return camera, panorama, objects
 
 
 def _draw_member(
     rng: np.random.Generator,
-    shared: _Shared,
+    camera: Camera,
+    panorama: str,
+    objects: Sequence[_Object],
     part: np.ndarray,
     parts: int,
-    extents: Mapping[str, Extent],
     renderer: Renderer,
-    limits: Limits,
 ) -> Scene | None:
-    for attempt in range(limits.member_attempts):
+    """Return the scene at random distances of its objects, or None after too many attempts."""
+    for attempt in range(MEMBER_ATTEMPTS):
         share = rng.random(len(part))
-        if attempt < limits.member_attempts // 2:  # later attempts use the whole range
+        if attempt < MEMBER_ATTEMPTS // 2:  # later attempts use the whole range
             share = (part + share) / parts
-        distances = [near * (far / near) ** float(u) for (near, far), u in zip(shared.reach, share, strict=True)]
-        objects = _arrange(shared, distances, extents, limits)
-        if objects is None:
+        placed = []
+        for each, u in zip(objects, share, strict=True):
+            near, far = each.reach
+            placement = each.place(camera, near * (far / near) ** float(u))
+            if placement is not None:
+                placed.append(placement)
+        if len(placed) < len(objects) or footprints_meet(*placed):
             continue
-        scene = Scene(shared.camera, shared.panorama, objects)
+        scene = Scene(camera, panorama, tuple(placed))
         coverage = renderer.measure(scene)
-        low, high = limits.area
-        if min(coverage.visible) >= limits.visible and all(low <= area <= high for area in coverage.areas):
+        if min(coverage.visible) >= VISIBLE and all(AREA[0] <= area <= AREA[1] for area in coverage.areas):
             return scene
     return None
-
-
-def _arrange(
-    shared: _Shared, distances: Sequence[float], extents: Mapping[str, Extent], limits: Limits
-) -> tuple[Placement, ...] | None:
-    """Place the objects at these distances; return None if one leaves the frame or if they intersect."""
-    objects = []
-    for name, yaw, bearing, distance in zip(shared.names, shared.yaws, shared.bearings, distances, strict=True):
-        placement = place(shared.camera, name, extents[name], yaw=yaw, bearing=bearing, distance=distance)
-        if placement is None or not _is_usable(shared.camera, placement, limits):
-            return None
-        objects.append(placement)
-    return None if footprints_meet(*objects) else tuple(objects)
-
-
-def _is_usable(camera: Camera, placement: Placement, limits: Limits) -> bool:
-    below = math.degrees(math.atan2(camera.height, math.hypot(*placement.position)))
-    return below >= limits.below and is_framed(camera, placement)
 
 
 def _spread(scenes: Sequence[Scene]) -> float:
     """Return the ratio of the farthest to the nearest distance of the object that moves least."""
     distances = np.array([[placement.distance for placement in scene.objects] for scene in scenes])
     return float((distances.max(axis=0) / distances.min(axis=0)).min())
-
-
-def _radius(extent: Extent) -> float:
-    return math.hypot(*extent) * size_factor(extent) / 2

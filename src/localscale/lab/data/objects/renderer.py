@@ -93,18 +93,10 @@ class EmbreeRenderer:
         self._view = functools.lru_cache(maxsize=2)(self._make_view)
 
     def measure(self, scene: Scene) -> Coverage:
-        side = COVERAGE_SIZE
-        directions = _rays_of(scene.camera, side, 1)
-        nearest = np.full(side * side, np.inf, dtype=np.float32)
-        seen = np.zeros(side * side, dtype=np.int64)
-        alone = []
-        for index, body in enumerate(self._bodies(scene.objects), start=1):
-            hits = cast(body, scene.camera.position, directions)
-            alone.append(len(hits.ray))
-            front = hits.distance < nearest[hits.ray]
-            seen[hits.ray[front]] = index
-            nearest[hits.ray[front]] = hits.distance[front]
-        return _coverage(alone, np.bincount(seen, minlength=len(alone) + 1)[1:], side * side)
+        directions = _rays_of(scene.camera, COVERAGE_SIZE, 1)
+        found = [cast(body, scene.camera.position, directions) for body in self._bodies(scene.objects)]
+        seen = np.bincount(_first_objects(found, len(directions)), minlength=len(found) + 1)
+        return _coverage(found, seen[1:], len(directions))
 
     def render(self, scene: Scene) -> Rendering:
         camera, size, samples = scene.camera, self.size, self.samples
@@ -112,13 +104,7 @@ class EmbreeRenderer:
         view = self._view(camera, scene.panorama)
         bodies = self._bodies(scene.objects)
         found = [_cast_within(body, camera, view.directions, size, samples) for body in bodies]
-        nearest = np.full(size * size * samples, np.inf, dtype=np.float32)
-        seen = np.zeros(size * size * samples, dtype=np.uint8)
-        for index, hits in enumerate(found, start=1):
-            front = hits.distance < nearest[hits.ray]
-            seen[hits.ray[front]] = index
-            nearest[hits.ray[front]] = hits.distance[front]
-
+        seen = _first_objects(found, size * size * samples)
         ground = shade_ground(bodies, environment, camera, size).reshape(-1, 3)
         background = tone(view.background * ground * view.exposure)
         colours = np.zeros((size * size, 3), dtype=np.float32)
@@ -139,7 +125,7 @@ class EmbreeRenderer:
         counts = _counts(seen.reshape(-1, samples), len(bodies))
         free = counts[:, :1].astype(np.float32)
         image = encode_srgb((colours + background * free) / np.float32(samples)).reshape(size, size, 3)
-        coverage = _coverage([len(hits.ray) for hits in found], counts[:, 1:].sum(axis=0), size * size * samples)
+        coverage = _coverage(found, counts[:, 1:].sum(axis=0), size * size * samples)
         # A tie goes to the first sample's object; otherwise every object would grow by half a sample.
         counts = counts * 2
         counts[np.arange(len(counts)), seen[::samples]] += 1
@@ -221,7 +207,18 @@ def _counts(seen: np.ndarray, objects: int) -> np.ndarray:
     return np.stack([(seen == index).sum(axis=1) for index in range(objects + 1)], axis=1)
 
 
-def _coverage(alone: Sequence[int], seen: np.ndarray, total: int) -> Coverage:
+def _first_objects(found: Sequence[Hits], rays: int) -> np.ndarray:
+    """Return the number of the object that each ray hits first, counted from 1, or 0 if it hits none."""
+    nearest, seen = np.full(rays, np.inf, dtype=np.float32), np.zeros(rays, dtype=np.uint8)
+    for index, hits in enumerate(found, start=1):
+        front = hits.distance < nearest[hits.ray]
+        seen[hits.ray[front]] = index
+        nearest[hits.ray[front]] = hits.distance[front]
+    return seen
+
+
+def _coverage(found: Sequence[Hits], seen: np.ndarray, total: int) -> Coverage:
+    alone = [len(hits.ray) for hits in found]
     areas = tuple(count / total for count in alone)
     visible = tuple(float(shown / count) if count else 0.0 for shown, count in zip(seen, alone, strict=True))
     return Coverage(areas, visible)

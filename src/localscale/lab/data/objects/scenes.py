@@ -12,9 +12,10 @@ import numpy as np
 
 from localscale.lab.data.objects.cameras import Camera
 
-__all__ = ["Placement", "Scene", "footprints_meet", "place", "size_factor"]
+__all__ = ["Extent", "Placement", "Scene", "footprints_meet", "place", "size_factor"]
 
-TYPICAL_SIZE = 0.25
+Extent = tuple[float, float, float]
+TYPICAL_SIZE = 0.25  # metres
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Placement:
     bearing: float
     distance: float
     factor: float
-    extent: tuple[float, float, float]
+    extent: Extent
     position: tuple[float, float]
 
     @property
@@ -67,7 +68,7 @@ class Scene:
     objects: tuple[Placement, ...]
 
 
-def size_factor(extent: tuple[float, float, float], *, typical: float = TYPICAL_SIZE) -> float:
+def size_factor(extent: Extent, *, typical: float = TYPICAL_SIZE) -> float:
     """Return the factor that makes an object's longest side the geometric mean of itself and ``typical`` metres.
 
     The result is limited to between a third and three times ``typical``, so that a mesh in millimetres and one in
@@ -85,7 +86,7 @@ def size_factor(extent: tuple[float, float, float], *, typical: float = TYPICAL_
 def place(
     camera: Camera,
     name: str,
-    extent: tuple[float, float, float],
+    extent: Extent,
     *,
     yaw: float,
     bearing: float,

@@ -22,11 +22,6 @@ class Texture:
     shapes: np.ndarray
     starts: np.ndarray
 
-    @property
-    def levels(self) -> int:
-        """The number of levels; the last one is a single texel."""
-        return len(self.starts)
-
 
 def decode_srgb(values: np.ndarray) -> np.ndarray:
     """Convert 8-bit sRGB values to linear light in [0, 1].
@@ -76,7 +71,7 @@ def sample_texture(texture: Texture, uv: np.ndarray, level: np.ndarray) -> np.nd
 
     Convention: v points up, as in OBJ; the texel (row i, column j) of an H×W level sits at ((j + ½)/W, 1 − (i + ½)/H).
     """
-    level = np.clip(level, 0, texture.levels - 1)
+    level = np.clip(level, 0, len(texture.starts) - 1)
     lower = np.floor(level).astype(np.int64)
     share = (level - lower).astype(np.float32)[:, None]
     fine = _sample_level(texture, uv, lower)
