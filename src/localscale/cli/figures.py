@@ -202,11 +202,9 @@ class Residual:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.lab.pictures import draw_residuals
-        from localscale.lab.pictures.residuals import run_residuals
+        from localscale.lab.pictures.residuals import draw_run_residuals
 
-        found = run_residuals(self.run_folder, images=self.images, steps=self.steps, data=self.data)
-        save(draw_residuals(found.residuals, tolerance=found.tolerance, max_steps=found.max_steps), self.out)
+        save(draw_run_residuals(self.run_folder, images=self.images, steps=self.steps, data=self.data), self.out)
 
 
 @dataclass(frozen=True)

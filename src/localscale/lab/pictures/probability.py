@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from localscale.errors import ConfigError, DataError
-from localscale.lab.data.imagenet import LocallyScaledImageNet
+from localscale.errors import ConfigError
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.runs.answers import open_model
 from localscale.lab.runs.finished import FinishedRun, read_run
-from localscale.lab.tasks.imagenet import ImageNetData, central_crop
+from localscale.lab.runs.groups import open_groups
 from localscale.lab.tasks.mnist import MNISTData
 
 __all__ = ["SCALES", "run_probabilities"]
@@ -69,20 +68,15 @@ def _of_numbers(run: FinishedRun, images: int, scales: tuple[float, ...], bar: t
 
 
 def _of_photographs(run: FinishedRun, images: int, bar: tqdm) -> tuple[list[float], Tensor]:
-    data, model = run.recipe.data, open_model(run)
-    assert isinstance(data, ImageNetData)
-    if data.test_root is None:
-        raise ConfigError("the recipe names no data.test_root; add --data FOLDER")
-    dataset = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
+    groups, model = open_groups(run, sizes=None), open_model(run)
     scales: tuple[float, ...] = ()
     found: list[Tensor] = []
-    for name in dataset.groups:
-        group = dataset.read_group(name)
+    for number in range(groups.count):
+        group = groups.read(number)
+        assert group.label is not None
         scales = scales or group.scales
         if group.scales == scales and len(found) < images:  # large objects are missing at some scales
-            labels = torch.full((len(scales),), int(group.label))
-            found.append(model.probabilities(group.images.float() / 255, labels))
+            labels = torch.full((len(scales),), group.label)
+            found.append(model.probabilities(group.images, labels))
             bar.update()
-    if not found:
-        raise DataError(f"{data.test_root} has no images")
     return list(scales), torch.stack(found)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from localscale.adaptation import AdaptedModel
 from localscale.equilibrium import Estimate, Solver, relative_residual
 from localscale.equilibrium.solver import Function
 from localscale.errors import CheckpointError, ConfigError, ConvergenceWarning, ShapeError
+from localscale.lab.pictures.curves import draw_residuals
 from localscale.lab.runs.answers import open_model
 from localscale.lab.runs.finished import read_run
 from localscale.lab.runs.groups import open_groups
 
-__all__ = ["RunResiduals", "residuals_of", "run_residuals"]
+__all__ = ["draw_run_residuals", "residuals_of"]
 
 BATCH = 16
 
@@ -92,17 +92,8 @@ def _recording(model: AdaptedModel, steps: int) -> Iterator[dict[str, RecordingS
             canonicalizers[site].solver = recording.solver
 
 
-@dataclass(frozen=True)
-class RunResiduals:
-    """Residuals ``(images, steps)`` by site, with the tolerance and the largest number of steps of the run."""
-
-    residuals: dict[str, Tensor]
-    tolerance: float
-    max_steps: int
-
-
-def run_residuals(folder: Path, *, images: int, steps: int, data: Path | None = None) -> RunResiduals:
-    """Return the residuals of a finished run on its first ``images`` unscaled test images.
+def draw_run_residuals(folder: Path, *, images: int, steps: int, data: Path | None = None) -> Any:
+    """Return a figure of the residuals of a finished run on its first ``images`` unscaled test images.
 
     ``data`` is the folder of the test images; ``None`` means the folder that the recipe names.
     """
@@ -117,4 +108,4 @@ def run_residuals(folder: Path, *, images: int, steps: int, data: Path | None = 
     pixels = torch.stack([group.images[group.reference] for group in read])
     found = residuals_of(model.network, model.normalise(pixels), steps=steps)
     solver = next(iter(model.network.canonicalizers.values())).solver
-    return RunResiduals(found, solver.tolerance, solver.max_steps)
+    return draw_residuals(found, tolerance=solver.tolerance, max_steps=solver.max_steps)

@@ -29,7 +29,7 @@ class ImageGroup:
 
     ``images`` are ``(S, 1 or 3, H, W)`` in [0,1], with one caption each. ``reference`` is the index of the unscaled
     image, with which the answers on the others are compared. Classification has a ``label``, segmentation has
-    ``masks`` ``(S, H, W)`` of class numbers.
+    ``masks`` ``(S, H, W)`` of class numbers. ``scales`` are those of the one object in each image, if there is one.
     """
 
     name: str
@@ -37,6 +37,7 @@ class ImageGroup:
     captions: list[str]
     reference: int = 0
     label: int | None = None
+    scales: tuple[float, ...] = ()
     masks: Tensor | None = None
 
 
@@ -66,7 +67,7 @@ def open_groups(run: FinishedRun, *, sizes: int | None = SIZES) -> ImageGroups:
     data: Any = run.recipe.data
     field = DATA_FLAGS[run.task]
     if getattr(data, field) is None and run.task != "mnist":
-        raise ConfigError(f"the recipe names no data.{field}")
+        raise ConfigError(f"the recipe names no data.{field}; add --data FOLDER")
     found = KINDS[run.task](run, sizes)
     if found.classes != run.classes:
         raise DataError(f"these images have {found.classes} classes and the run {run.classes}")
@@ -122,6 +123,7 @@ class _Photographs(ImageGroups):
             [f"×{group.scales[k]:g}" for k in kept],
             reference=kept.index(original),
             label=int(group.label),
+            scales=tuple(group.scales[k] for k in kept),
         )
 
     def name_of(self, label: int) -> str:

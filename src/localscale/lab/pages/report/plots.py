@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from localscale.lab.pages.report.html import Html, element
@@ -16,7 +17,7 @@ __all__ = ["Series", "draw_histogram", "draw_panels", "draw_scales"]
 
 INK = "#010203"  # placeholder that becomes the text colour of the page
 SPAN = 5  # values within this factor of each other are drawn on a linear axis
-STYLES = ("-", "--", ":", "-.")
+LEAST = 1e-8  # smaller residuals are rounding errors
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # a label to x and y
 
 
@@ -34,59 +35,52 @@ def draw_panels(panels: Mapping[str, Series], *, logarithmic: Sequence[str] = ()
 def _panel(name: str, series: Series, logarithmic: bool) -> Html:
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    figure, axis = _new_axis()
+    figure, axis = _new_axis("epoch")
     finite = [value for _, values in series.values() for value in values if math.isfinite(value)]
-    for k, (label, (x, y)) in enumerate(series.items()):
-        marker = "o" if len(x) < 12 else None
-        style = STYLES[k % len(STYLES)]
-        axis.plot(x, y, color=SERIES[k % len(SERIES)], linestyle=style, marker=marker, markersize=3, label=label)
+    for (label, (x, y)), style in zip(series.items(), _styles(), strict=False):
+        axis.plot(x, y, **style, marker="o" if len(x) < 12 else None, markersize=3, label=label)
     if logarithmic and finite and 0 < min(finite) < max(finite) / SPAN:
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.set_xlabel("epoch")
     axis.xaxis.get_major_locator().set_params(integer=True)
-    _legend(axis)
     return _figure(figure, name)
 
 
 def draw_scales(scales: Sequence[str], accuracies: Mapping[str, Sequence[float]], label: str) -> Html:
     """Return a plot of accuracy in percent at every scale, one line per run; ``label`` names the scales."""
-    figure, axis = _new_axis(width=4.6)
-    for k, (name, values) in enumerate(accuracies.items()):
-        colour = SERIES[k % len(SERIES)]
-        axis.plot(range(len(scales)), values, color=colour, linestyle=STYLES[k % len(STYLES)], marker="o", label=name)
+    figure, axis = _new_axis(label, "accuracy, %", width=4.6)
+    for (name, values), style in zip(accuracies.items(), _styles(), strict=False):
+        axis.plot(range(len(scales)), values, **style, marker="o", label=name)
     axis.set_xticks(range(len(scales)), scales)
-    axis.set_xlabel(label)
-    axis.set_ylabel("accuracy, %")
-    _legend(axis)
     return _figure(figure, "accuracy per scale")
 
 
 def draw_histogram(values: Mapping[str, Sequence[float]], title: str, *, mark: float) -> Html:
     """Return histograms of the logarithm of residuals, one line per name, with the tolerance ``mark``."""
-    figure, axis = _new_axis(width=4.6)
-    least = 1e-8  # smaller residuals are rounding errors
+    figure, axis = _new_axis("log10 of the residual", "images", width=4.6)
     logs = {
-        name: [math.log10(max(value, least)) for value in found if math.isfinite(value)]
+        name: [math.log10(max(value, LEAST)) for value in found if math.isfinite(value)]
         for name, found in values.items()
     }
     everything = [math.log10(mark), *(value for found in logs.values() for value in found)]
     span = (min(everything) - 0.25, max(everything) + 0.25)
-    for k, (name, found) in enumerate(logs.items()):
-        colour, style = SERIES[k % len(SERIES)], STYLES[k % len(STYLES)]
-        axis.hist(found, bins=24, range=span, histtype="step", color=colour, linestyle=style, linewidth=1.5, label=name)
+    for (name, found), style in zip(logs.items(), _styles(), strict=False):
+        axis.hist(found, bins=24, range=span, histtype="step", **style, linewidth=1.5, label=name)
     axis.axvline(math.log10(mark), color=INK, linewidth=0.8, linestyle=":", label=f"tolerance {mark:g}")
-    axis.set_xlabel("log10 of the residual")
-    axis.set_ylabel("images")
-    _legend(axis)
     return _figure(figure, title)
 
 
-def _new_axis(width: float = 3.4) -> tuple[Any, Any]:
+def _styles() -> Iterator[dict[str, str]]:
+    pairs = zip(itertools.cycle(SERIES), itertools.cycle(("-", "--", ":", "-.")), strict=False)
+    return ({"color": colour, "linestyle": line} for colour, line in pairs)
+
+
+def _new_axis(xlabel: str, ylabel: str = "", *, width: float = 3.4) -> tuple[Any, Any]:
     figure, axes = new_figure(1, 1, width=width, height=2.3)
     axis = axes[0, 0]
+    axis.set(xlabel=xlabel, ylabel=ylabel)
     axis.tick_params(colors=INK, labelsize=8)
     for name, side in axis.spines.items():
         side.set_visible(name in ("left", "bottom"))
@@ -97,14 +91,11 @@ def _new_axis(width: float = 3.4) -> tuple[Any, Any]:
     return figure, axis
 
 
-def _legend(axis: Any) -> None:
-    axis.legend(fontsize=7, frameon=False, labelcolor=INK)
-
-
 def _figure(figure: Any, title: str) -> Html:
-    """Return the drawing without prologue, metadata, size and ids, which could clash between figures."""
+    """Return the drawing with a legend, without prologue, metadata, size and ids, which could clash between figures."""
     import matplotlib
 
+    figure.axes[0].legend(fontsize=7, frameon=False, labelcolor=INK)
     content = io.StringIO()
     none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
