@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from localscale.errors import ConfigError
 from localscale.maps.base import FamilyMap
 
 if TYPE_CHECKING:
@@ -32,9 +33,11 @@ class NetworkSettings(ABC):
     ) -> nn.Module:
         """Build a module from looks ``(B, C, h, w)`` to maps; at initialisation every map is the identity."""
 
-    @abstractmethod
     def energy_network(self, in_channels: int) -> nn.Module:
         """Build a module from looks ``(B, C, h, w)`` to energies ``(B,)``; at initialisation all are equal."""
+        raise ConfigError(
+            f"{type(self).__name__} has no energy, which update Descent needs; use Direct, Compose, or ConvNetwork"
+        )
 
 
 class Update(ABC):
