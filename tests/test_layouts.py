@@ -60,7 +60,7 @@ def test_wrong_rank_is_named(layout: str, rank: int):
     for shape in [(2, 3), (2, 3, 4, 5, 6), (2,) * (7 - rank)]:
         with pytest.raises(ShapeError) as error:
             as_nchw(torch.zeros(shape), layout)
-        assert str(error.value) == f"a tensor of shape {shape} came as {layout}; expected {rank} dimensions"
+        assert str(error.value) == f"a tensor of shape {shape} was given as {layout}; expected {rank} dimensions"
 
 
 @pytest.mark.parametrize("layout", ["nchw", "BCHW", "tokens"])
@@ -73,7 +73,7 @@ def test_unknown_layout_is_named(layout: str):
     ("shape", "layout"), [((2, 3, 0, 5), "NCHW"), ((2, 4, 0, 3), "NHWC"), ((2, 1, 8), Tokens(0, 3, prefix=1))]
 )
 def test_a_feature_without_pixels_is_refused(shape: tuple[int, ...], layout: Layout):
-    with pytest.raises(ShapeError, match=r"×\d pixels came; there is nothing to move"):
+    with pytest.raises(ShapeError, match=r"×\d pixels; expected at least 1×1"):
         pixels_of(torch.zeros(shape), layout)
-    with pytest.raises(ShapeError, match="there is nothing to move"):
+    with pytest.raises(ShapeError, match="expected at least 1×1"):
         as_nchw(torch.zeros(shape), layout)

@@ -156,5 +156,5 @@ def test_other_answers_cannot_be_compared():
         def forward(self, x: Tensor) -> SimpleNamespace:
             return SimpleNamespace(boxes=F.relu(self.conv(x)))
 
-    with pytest.raises(AssertionError, match="cannot compare answers of type SimpleNamespace"):
+    with pytest.raises(AssertionError, match="cannot compare outputs of type SimpleNamespace"):
         testing.assert_identity_at_init(Other(), images=torch.rand(1, 3, 16, 16))

@@ -330,14 +330,14 @@ def test_unknown_names_name_the_near_miss(warp):
         warp(x, m, sampler="nativ")
     with pytest.raises(ShapeError, match=r'layout is \'NWHC\'; expected "NCHW", "NHWC", "NHW" or Tokens'):
         warp(x, m, layout="NWHC")
-    with pytest.raises(ShapeError, match=r"came as NHW; expected 3 dimensions"):
+    with pytest.raises(ShapeError, match=r"was given as NHW; expected 3 dimensions"):
         warp(x, m, layout="NHW")
 
 
 @EACH_FAMILY
 @BOTH_WAYS
 def test_maps_for_another_batch_are_named(family: str, warp):
-    with pytest.raises(MapError, match="3 maps came for a batch of 2; expected 1 or 2"):
+    with pytest.raises(MapError, match="3 maps were given for a batch of 2; expected 1 or 2"):
         warp(torch.zeros(2, 3, 4, 4), identity_map(3, family=family))
 
 

@@ -1,4 +1,4 @@
-"""The one place that knows where a pixel is.
+"""Coordinates of pixels, for all of the library.
 
 Convention: the image domain is [0,1]², x to the right, y down. Pixel (row i, column j) of an H×W grid sits at
 (j/(W−1), i/(H−1)), which PyTorch calls ``align_corners=True``. Outside the domain the border value continues. Points
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of coordinates, maps and solvers beside features of ``dtype``: float64 for float64, else float32."""
+    """Return the dtype of maps and solvers for features of ``dtype``: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def coordinates(size: int, *, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
-    """Positions of ``size`` evenly spaced samples on [0,1], shape ``(size,)``; a single sample sits at 0.
+    """Return the positions of ``size`` evenly spaced samples on [0,1], shape ``(size,)``; a single sample sits at 0.
 
     >>> coordinates(3, dtype=torch.float32)
     tensor([0.0000, 0.5000, 1.0000])
@@ -37,12 +37,12 @@ def coordinates(size: int, *, dtype: torch.dtype, device: torch.device | str | N
 
 
 def xy_pair(x: float, y: float, like: Tensor) -> Tensor:
-    """(x, y) as a tensor like another, filled in on its device: a copy from the host would stop a CUDA graph."""
+    """Return (x, y) with the dtype and device of ``like``, without a copy from the host, as CUDA graphs require."""
     return torch.stack([torch.full((), value, dtype=like.dtype, device=like.device) for value in (x, y)])
 
 
 def lattice(height: int, width: int, *, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
-    """The (x, y) position of every pixel of a ``height × width`` grid, shape ``(H, W, 2)``."""
+    """Return the (x, y) position of every pixel of a ``height × width`` grid, shape ``(H, W, 2)``."""
     y, x = torch.meshgrid(
         coordinates(height, dtype=dtype, device=device), coordinates(width, dtype=dtype, device=device), indexing="ij"
     )
@@ -50,9 +50,10 @@ def lattice(height: int, width: int, *, dtype: torch.dtype, device: torch.device
 
 
 def pixel_positions(displacement: Tensor) -> Tensor:
-    """The position, in pixels, that each pixel reads, for ``displacement`` l(p) − p on the H×W grid, ``(B, H, W, 2)``.
+    """Return the pixel positions p + ``displacement`` at which an image is sampled, both ``(B, H, W, 2)``.
 
-    The displacement is added to integer positions, so a zero displacement reads whole pixels, without rounding.
+    ``displacement`` is l(p) − p in [0,1] units. It is added to integer positions, so a zero displacement gives whole
+    pixels without rounding.
     """
     _, height, width, _ = displacement.shape
     rows = torch.arange(height, dtype=displacement.dtype, device=displacement.device)[:, None]
@@ -63,32 +64,32 @@ def pixel_positions(displacement: Tensor) -> Tensor:
 
 
 def to_grid_sample(pixels: Tensor) -> Tensor:
-    """Pixel positions ``(B, H, W, 2)`` in the [−1,1] units of ``torch.nn.functional.grid_sample``."""
+    """Convert pixel positions ``(B, H, W, 2)`` to the [−1,1] units of ``torch.nn.functional.grid_sample``."""
     _, height, width, _ = pixels.shape
     half = xy_pair(max(width - 1, 1) / 2, max(height - 1, 1) / 2, pixels)
     return torch.addcdiv(-torch.ones_like(half), pixels, half)  # one pass
 
 
 def displacement_to_grid_sample(displacement: Tensor) -> Tensor:
-    """``to_grid_sample`` of ``pixel_positions``, without a gradient and with nothing stored in between.
+    """Return ``to_grid_sample(pixel_positions(displacement))`` without a gradient and without intermediate tensors.
 
-    Positions may lie outside [−1,1]: ``grid_sample`` is told to stay at the border.
+    Positions may lie outside [−1,1]; ``grid_sample`` must use ``padding_mode="border"``.
     """
     _, height, width, _ = displacement.shape
     grid = torch.empty_like(displacement, memory_format=torch.contiguous_format)
     for axis, size in enumerate((width, height)):
         pixels = torch.arange(size, dtype=displacement.dtype, device=displacement.device)
-        place = torch.add(
+        position = torch.add(
             pixels if axis == 0 else pixels[:, None], displacement[..., axis], alpha=size - 1, out=grid[..., axis]
         )
-        place.div_(max(size - 1, 1) / 2).sub_(1)
+        position.div_(max(size - 1, 1) / 2).sub_(1)
     return grid
 
 
 def stretch(x: Tensor, height: int, width: int) -> Tensor:
-    """NCHW features read linearly at the places of another grid, corners on corners; for growing, not for shrinking.
+    """Interpolate NCHW features linearly to a larger grid; corners stay on corners.
 
-    An unchanged size returns ``x`` itself.
+    It has no anti-aliasing; use ``resize`` to shrink. An unchanged size returns ``x`` itself.
     """
     if x.shape[-2:] == (height, width):
         return x
@@ -110,7 +111,7 @@ def resize(x: Tensor, height: int, width: int) -> Tensor:
 
 
 def _resize_matrix(size: int, new: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One row of weights per output, shape ``(new, size)``: they sum to one and balance about the output's position."""
+    """Return one row of weights per output, ``(new, size)``; a row sums to one and is balanced about its position."""
     exact = compute_dtype(dtype)
     centres = coordinates(new, dtype=exact, device=device)[:, None] * (size - 1)
     offset = torch.arange(size, dtype=exact, device=device) - centres

@@ -1,6 +1,6 @@
-"""Every error this library raises on purpose.
+"""The errors and warnings that this library raises.
 
-Each message says what came, what was expected, and what to do about it.
+Each message states the value that was given, the values that are allowed, and how to correct it.
 """
 
 import difflib
@@ -28,7 +28,7 @@ class LocalScaleError(Exception):
 
 
 class MapError(LocalScaleError, ValueError):
-    """A map cannot be built or used as asked."""
+    """A map has invalid parameters, or does not fit the tensors it is used with."""
 
 
 class ShapeError(LocalScaleError, ValueError):
@@ -40,7 +40,7 @@ class ConfigError(LocalScaleError, ValueError):
 
 
 class SiteError(LocalScaleError, ValueError):
-    """A place in a network cannot be adapted as asked."""
+    """A module cannot be adapted, or its features have an unexpected layout."""
 
 
 class CheckpointError(LocalScaleError, ValueError):
@@ -48,11 +48,11 @@ class CheckpointError(LocalScaleError, ValueError):
 
 
 class ConvergenceError(LocalScaleError, RuntimeError):
-    """An equilibrium was not reached and the policy is ``"raise"``."""
+    """A solver did not converge and ``on_failure`` is ``"raise"``."""
 
 
 class GradientError(LocalScaleError, RuntimeError):
-    """A derivative was asked for that a gradient rule does not give."""
+    """A gradient was differentiated again, but its rule gives first derivatives only."""
 
 
 class DataError(LocalScaleError, ValueError):
@@ -60,11 +60,11 @@ class DataError(LocalScaleError, ValueError):
 
 
 class TrainingError(LocalScaleError, RuntimeError):
-    """Training cannot go on: numbers that are not finite, or no memory left."""
+    """Training cannot continue, because values are not finite or memory is exhausted."""
 
 
 class OutputError(LocalScaleError, OSError):
-    """A folder cannot be written as asked: it is full, closed, in use, or holds something else."""
+    """A folder cannot be written: the disk is full, or the folder is read-only, in use, or holds other files."""
 
 
 class MissingExtraError(LocalScaleError, ImportError):
@@ -72,11 +72,11 @@ class MissingExtraError(LocalScaleError, ImportError):
 
 
 class ConvergenceWarning(UserWarning):
-    """An equilibrium was not reached and the policy is ``"warn"``."""
+    """A solver did not converge and ``on_failure`` is ``"warn"``."""
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:
-    """A sentence naming the known names closest to ``name``, or all of them if few.
+    """Return a phrase with the known names that are closest to ``name``, or with all of them if none is close.
 
     >>> near_misses("blocks.12", ["blocks.0", "blocks.1"])
     'did you mean blocks.1, blocks.0?'

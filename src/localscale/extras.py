@@ -1,4 +1,4 @@
-"""Packages that only some parts of the library need."""
+"""Import packages that only some parts of the library need."""
 
 import importlib
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ["require"]
 
 
 def require(module: str, extra: str) -> Any:
-    """Import ``module``, or say which extra brings it.
+    """Import and return ``module``, or raise ``MissingExtraError`` with the extra that installs it.
 
     >>> require("json", "data").dumps([1])
     '[1]'

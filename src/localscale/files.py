@@ -1,4 +1,4 @@
-"""Files that are read whole, and files that appear whole or not at all."""
+"""Read files with clear errors, and write files atomically."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ __all__ = ["read_whole", "write_all", "write_whole"]
 
 
 def read_whole(path: Path, what: str) -> bytes:
-    """The bytes of a file that must not be empty; ``what`` names it in the error."""
+    """Return the bytes of a file; raise ``DataError``, which names it ``what``, if it is missing or empty."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -22,24 +22,24 @@ def read_whole(path: Path, what: str) -> bytes:
 
 
 def write_all(writers: dict[Path, Callable[[Path], object]]) -> None:
-    """Write every file beside its place, then rename them all: a full disk or an interruption leaves the old ones."""
+    """Write every file under a temporary name, then rename them all; if a write fails, the old files stay."""
     drafts = {path.with_name(f".{path.name}.{os.getpid()}.part"): path for path in writers}
     try:
         for draft, path in drafts.items():
             draft.touch()
-            mode = draft.stat().st_mode  # as for any new file; safetensors would keep others out
+            mode = draft.stat().st_mode  # safetensors would restrict the file to its owner
             writers[path](draft)
             draft.chmod(mode)
         for draft, path in drafts.items():
             draft.replace(path)
     finally:
         for draft in drafts:
-            with contextlib.suppress(OSError):  # it would hide the error that matters
+            with contextlib.suppress(OSError):  # an error here would hide the original one
                 draft.unlink()
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
-    """Write one file, and the folders above it, whole or not at all."""
+    """Write one file atomically, and create the folders above it."""
     content = data.encode() if isinstance(data, str) else data
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

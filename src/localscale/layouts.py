@@ -1,4 +1,4 @@
-"""How a feature tensor lays out its pixels, and how to see any of them as NCHW without copying."""
+"""Layouts of feature tensors, and views of any layout as NCHW."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tokens:
 
     @property
     def length(self) -> int:
-        """Tokens in a sequence."""
+        """The number of tokens in a sequence."""
         return self.prefix + self.height * self.width
 
 
@@ -36,7 +36,7 @@ Layout = Literal["NCHW", "NHWC", "NHW"] | Tokens
 
 
 def same_aspect(pixels: tuple[int, ...], image_size: tuple[int, ...]) -> bool:
-    """Whether a feature of (h, w) can be an image of (H, W) shrunk alike along both sides, up to rounding.
+    """Return whether (h, w) is (H, W) shrunk by the same factor along both sides, up to rounding.
 
     >>> same_aspect((14, 14), (224, 224)), same_aspect((14, 192), (224, 224))
     (True, False)
@@ -46,7 +46,7 @@ def same_aspect(pixels: tuple[int, ...], image_size: tuple[int, ...]) -> bool:
 
 
 def pixels_of(x: Tensor, layout: Layout) -> tuple[int, int]:
-    """Height and width of ``x`` in pixels or patches; a tensor that cannot be laid out so is refused.
+    """Return the height and width of ``x`` in pixels or patches; raise ``ShapeError`` if ``layout`` does not fit.
 
     >>> pixels_of(torch.rand(2, 1 + 6, 8), Tokens(2, 3, prefix=1)), pixels_of(torch.rand(2, 5, 4, 8), "NHWC")
     ((2, 3), (5, 4))
@@ -57,26 +57,26 @@ def pixels_of(x: Tensor, layout: Layout) -> tuple[int, int]:
                 f"tokens have shape {tuple(x.shape)}; expected (batch, {layout.length}, channels) for "
                 f"{layout.prefix} prefix tokens and {layout.height}×{layout.width} patches"
             )
-        return _some(layout.height, layout.width)
+        return _nonempty(layout.height, layout.width)
     if layout not in ("NCHW", "NHWC", "NHW"):
         raise ShapeError(f'layout is {layout!r}; expected "NCHW", "NHWC", "NHW" or Tokens(height, width, prefix)')
     rank = len(layout)
     if x.dim() != rank:
-        raise ShapeError(f"a tensor of shape {tuple(x.shape)} came as {layout}; expected {rank} dimensions")
+        raise ShapeError(f"a tensor of shape {tuple(x.shape)} was given as {layout}; expected {rank} dimensions")
     height = layout.index("H")
-    return _some(x.shape[height], x.shape[height + 1])
+    return _nonempty(x.shape[height], x.shape[height + 1])
 
 
-def _some(height: int, width: int) -> tuple[int, int]:
+def _nonempty(height: int, width: int) -> tuple[int, int]:
     if not height or not width:
-        raise ShapeError(f"a feature of {height}×{width} pixels came; there is nothing to move")
+        raise ShapeError(f"a feature has {height}×{width} pixels; expected at least 1×1")
     return height, width
 
 
 def as_nchw(x: Tensor, layout: Layout) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """``x`` seen as ``(B, C, H, W)``, and the function that brings such a tensor back into ``layout``.
+    """Return ``x`` as ``(B, C, H, W)``, and a function that converts such a tensor back to ``layout``.
 
-    Prefix tokens take no part and come back as they were.
+    Prefix tokens are left out, and put back unchanged.
 
     >>> view, back = as_nchw(torch.rand(2, 1 + 6, 8), Tokens(2, 3, prefix=1))
     >>> view.shape, back(view).shape

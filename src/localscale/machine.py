@@ -1,9 +1,10 @@
-"""What a number was measured on: the hardware in words, and the versions of packages."""
+"""Describe the hardware and the package versions that a result was measured with."""
 
 from __future__ import annotations
 
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 
 import torch
 
@@ -11,7 +12,7 @@ __all__ = ["machine", "versions"]
 
 
 def machine(device: str | torch.device) -> str:
-    """The hardware, in words."""
+    """Return a short description of the hardware behind ``device``."""
     device = torch.device(device)
     if device.type == "cuda":
         return f"one {torch.cuda.get_device_name(device)}"
@@ -19,12 +20,12 @@ def machine(device: str | torch.device) -> str:
 
 
 def versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Python's version and each package's, if it was installed and not only found."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "from source"
+    """Return the versions of Python and of those ``packages`` that can be imported."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            if find_spec(name) is not None:
+                found[name] = "from source"
+    return found

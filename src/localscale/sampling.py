@@ -1,7 +1,7 @@
-"""Reading an image between its pixels.
+"""Sample images between their pixels.
 
-A sampler takes NCHW features and, for every output pixel, the place to read in pixels ``(B, H, W, 2)``, already inside
-the image. All agree; they differ in what they cost and how often they can be differentiated.
+A sampler takes NCHW features and, for every output pixel, a position in pixels ``(B, H, W, 2)`` inside the image. All
+samplers give the same values; they differ in speed and in how often they can be differentiated.
 """
 
 from collections.abc import Callable
@@ -16,34 +16,34 @@ __all__ = ["SAMPLERS", "sample_displaced", "sample_gather", "sample_native", "sa
 
 
 def sample_native(x: Tensor, pixels: Tensor) -> Tensor:
-    """Bilinear, by PyTorch's own kernel: fast, and differentiable once.
+    """Sample bilinearly with ``torch.nn.functional.grid_sample``: fast, and differentiable once.
 
-    ``grid_sample`` wants positions in [−1,1], which costs up to 1e-5 pixel of rounding. A batch entry that looks
-    nowhere but at its own pixels gets its input back exactly, with the kernel's gradient.
+    ``grid_sample`` takes positions in [−1,1], which rounds them by up to 1e-5 pixel. If every pixel of an image is
+    sampled at its own position, the output is the input exactly, with the gradient of ``grid_sample``.
     """
     dtype = torch.promote_types(x.dtype, pixels.dtype)
     grid = to_grid_sample(pixels.to(dtype))
     sampled = F.grid_sample(x.to(dtype), grid, mode="bilinear", padding_mode="border", align_corners=True).to(x.dtype)
-    still = _looks_at_itself(pixels)[:, None, None, None]
+    still = _samples_own_pixels(pixels)[:, None, None, None]
     if not torch.is_grad_enabled():
         return torch.where(still, x, sampled)
     return torch.where(still, x.detach() + (sampled - sampled.detach()), sampled)
 
 
 def sample_displaced(x: Tensor, displacement: Tensor, moves: Tensor) -> Tensor:
-    """``sample_native`` at p + ``displacement``, without gradients and with fewer intermediate tensors.
+    """Sample at p + ``displacement`` like ``sample_native``, without gradients and with fewer intermediate tensors.
 
-    ``moves`` ``(B,)`` says which maps move anything; under the others ``x`` stays as it is.
+    ``moves`` ``(B,)`` is false for maps that are the identity; their images are returned unchanged.
     """
     dtype = torch.promote_types(x.dtype, displacement.dtype)
     grid = displacement_to_grid_sample(displacement.to(dtype)).expand(len(x), -1, -1, -1)
     sampled = F.grid_sample(x.to(dtype), grid, mode="bilinear", padding_mode="border", align_corners=True).to(x.dtype)
-    if x.device.type == "cpu" and moves.all():  # looking costs nothing there
+    if x.device.type == "cpu" and moves.all():  # no host synchronisation on a CPU
         return sampled
-    return torch.where(~moves[:, None, None, None], x, sampled)  # laid out as x is, whose bits may stay
+    return torch.where(~moves[:, None, None, None], x, sampled)  # in the memory format of x
 
 
-def _looks_at_itself(pixels: Tensor) -> Tensor:
+def _samples_own_pixels(pixels: Tensor) -> Tensor:
     _, height, width, _ = pixels.shape
     rows = torch.arange(height, dtype=pixels.dtype, device=pixels.device)[:, None].expand(height, width)
     columns = torch.arange(width, dtype=pixels.dtype, device=pixels.device).expand(height, width)
@@ -51,10 +51,10 @@ def _looks_at_itself(pixels: Tensor) -> Tensor:
 
 
 def sample_gather(x: Tensor, pixels: Tensor) -> Tensor:
-    """Bilinear, from four gathers: slower, and differentiable as often as wanted."""
+    """Sample bilinearly with four gathers: slower, and differentiable any number of times."""
     _, channels, height, width = x.shape
     pixels = pixels.to(torch.promote_types(x.dtype, pixels.dtype))
-    corner = pixels.detach().floor().nan_to_num(0)  # a lost position still gives NaN, by its weights
+    corner = pixels.detach().floor().nan_to_num(0)  # a NaN position still gives NaN, through its weight
     weight = (pixels - corner).unsqueeze(1)
     x0, y0 = corner[..., 0].long(), corner[..., 1].long()
     x1, y1 = (x0 + 1).clamp_max(width - 1), (y0 + 1).clamp_max(height - 1)
@@ -71,7 +71,7 @@ def sample_gather(x: Tensor, pixels: Tensor) -> Tensor:
 
 
 def sample_nearest(x: Tensor, pixels: Tensor) -> Tensor:
-    """The nearest pixel's value, of any dtype, untouched; ties go to the even pixel, as in PyTorch."""
+    """Return the value of the nearest pixel, in any dtype; ties go to the even pixel, as in PyTorch."""
     _, channels, _, width = x.shape
     nearest = pixels.round().nan_to_num(0).long()
     index = (nearest[..., 1] * width + nearest[..., 0]).flatten(1).unsqueeze(1).expand(-1, channels, -1)

@@ -1,4 +1,4 @@
-"""Assertions for users' own test suites, and for ours."""
+"""Assertions for test suites."""
 
 import copy
 from collections.abc import Callable
@@ -17,16 +17,16 @@ __all__ = ["assert_equivariant", "assert_identity_at_init"]
 def assert_equivariant(f: Callable[[Tensor], Tensor], x: Tensor, m: Map, *, tolerance: float = 1e-2) -> None:
     """Assert f(S(x; l)) = S(f(x); l), to ``tolerance`` in root mean square relative to f(x)'s own spread.
 
-    Both sides are read between pixels, so a coarse or noisy ``x`` has an interpolation floor: use a smooth one.
+    Interpolation between pixels alone causes an error for a coarse or noisy ``x``: use a smooth one.
 
     >>> x = torch.rand(1, 3, 4, 4).repeat_interleave(16, 2).repeat_interleave(16, 3)
     >>> assert_equivariant(torch.sigmoid, x, localscale.random_map(1), tolerance=0.2)  # pointwise: equivariant
     """
     with torch.no_grad():
-        there, expected = f(scale(x, m)), scale(f(x), m)
-    if there.shape != expected.shape:
-        raise AssertionError(f"f(S(x)) has shape {tuple(there.shape)} and S(f(x)) {tuple(expected.shape)}")
-    error = float((there - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12))
+        found, expected = f(scale(x, m)), scale(f(x), m)
+    if found.shape != expected.shape:
+        raise AssertionError(f"f(S(x)) has shape {tuple(found.shape)} and S(f(x)) {tuple(expected.shape)}")
+    error = float((found - expected).square().mean().sqrt() / expected.std().clamp_min(1e-12))
     if not error <= tolerance:
         raise AssertionError(f"not equivariant: relative error {error:.2e}, tolerance {tolerance:.2e}")
 
@@ -39,7 +39,7 @@ def assert_identity_at_init(
     input_size: tuple[int, int, int] | None = None,
     tolerance: float = 1e-5,
 ) -> AdaptedModel:
-    """Assert that adapting ``base`` does not change its answers, and return the adapted copy; ``base`` is not touched.
+    """Assert that adapting a copy of ``base`` does not change its output, and return the adapted copy.
 
     >>> import timm
     >>> model = assert_identity_at_init(timm.create_model("resnet18"), images=torch.rand(1, 3, 64, 64))
@@ -59,10 +59,10 @@ def assert_identity_at_init(
 
 
 def _tensor(answer: object) -> Tensor:
-    """A model's answer as a tensor; transformers wraps it."""
+    """Return a model's output as a tensor; transformers wraps it in an object."""
     if isinstance(answer, Tensor):
         return answer
     for name in ("logits", "last_hidden_state"):
         if isinstance(getattr(answer, name, None), Tensor):
             return getattr(answer, name)
-    raise AssertionError(f"cannot compare answers of type {type(answer).__name__}")
+    raise AssertionError(f"cannot compare outputs of type {type(answer).__name__}")

@@ -1,4 +1,4 @@
-"""Applying a local scaling: S(x; l) and S⁻¹(x; l) for images, features, tokens and label maps.
+"""Apply a local scaling, S(x; l) or S⁻¹(x; l), to images, features, tokens and label maps.
 
 Convention: ``scale`` is S(x; l)(p) = x(l⁻¹(p)), ``unscale`` is S⁻¹(x; l)(p) = x(l(p)); canonicalizing is ``unscale``.
 """
@@ -17,7 +17,7 @@ from localscale.sampling import SAMPLERS, sample_displaced, sample_nearest
 __all__ = ["scale", "unscale"]
 
 MODES = ("bilinear", "nearest")
-LARGE = 2**31  # numbers in one image, from which on kernels cannot find them
+LARGE = 2**31  # elements of one image at which a kernel's int32 offsets overflow
 
 
 def scale(
@@ -33,9 +33,9 @@ def scale(
 
     Args:
         x: ``(B, C, H, W)`` images or features; ``(B, H, W)`` label maps; with ``layout``, ``(B, H, W, C)`` features or
-            ``(B, L, C)`` tokens. Half precision is kept; coordinates never are.
+            ``(B, L, C)`` tokens. The output keeps the dtype; coordinates are float32 or float64.
         m: one map per image, or a single one for all.
-        mode: ``"bilinear"``, or ``"nearest"`` for label maps, which keeps values and dtype as they are.
+        mode: ``"bilinear"``, or ``"nearest"`` for label maps, which keeps their values and dtype.
         layout: ``"NCHW"``, ``"NHWC"``, ``"NHW"`` or ``Tokens``; by default NCHW for four dimensions and NHW for
             three.
         sampler: ``"native"``, or ``"gather"`` where second derivatives are needed.
@@ -62,7 +62,7 @@ def unscale(
     return _warp(x, m, mode=mode, layout=layout, sampler=sampler)
 
 
-def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler: str) -> Tensor:
+def _warp(x: Tensor, m: Map, *, mode: str, layout: Layout | None, sampler: str) -> Tensor:
     if mode not in MODES:
         raise ShapeError(f"no mode {mode!r}: {near_misses(str(mode), MODES)}")
     if sampler not in SAMPLERS:
@@ -76,19 +76,19 @@ def _warp(x: Tensor, look_at: Map, *, mode: str, layout: Layout | None, sampler:
         layout = "NCHW" if x.dim() == 4 else "NHW"
     if mode == "bilinear" and not x.is_floating_point():
         raise ShapeError(f'x has dtype {x.dtype}, which cannot be interpolated; use mode="nearest" for labels')
-    if look_at.device != x.device:
-        raise MapError(f"the map is on {look_at.device} and x on {x.device}; move one with .to(device)")
+    if m.device != x.device:
+        raise MapError(f"the map is on {m.device} and x on {x.device}; move one with .to(device)")
     height, width = pixels_of(x, layout)
-    if look_at.batch not in (1, x.shape[0]):
-        raise MapError(f"{look_at.batch} maps came for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
+    if m.batch not in (1, x.shape[0]):
+        raise MapError(f"{m.batch} maps were given for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
     native = mode == "bilinear" and sampler == "native"
     if native and layout != "NHW" and kernels.available(x) and x.numel() < LARGE * x.shape[0]:
         from localscale.kernels.warp import fused_unscale
 
-        return fused_unscale(x, look_at.displacement_lattices(height, width), layout)
-    (view, restore), displacement = as_nchw(x, layout), look_at.displacement_field(height, width)
+        return fused_unscale(x, m.displacement_lattices(height, width), layout)
+    (view, restore), displacement = as_nchw(x, layout), m.displacement_field(height, width)
     if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        moves = look_at.moves if isinstance(look_at, GridMap) else displacement.flatten(1).any(dim=1)
+        moves = m.moves if isinstance(m, GridMap) else displacement.flatten(1).any(dim=1)
         return restore(sample_displaced(view, displacement, moves))
     pixels = pixel_positions(displacement).expand(x.shape[0], -1, -1, -1)
     sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]

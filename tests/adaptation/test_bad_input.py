@@ -30,13 +30,13 @@ def test_wrong_rank_or_channels(shape: tuple[int, ...]):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
 def test_integer_images(dtype: torch.dtype):
     message = refused(ShapeError, VIT.adapted(), torch.zeros(2, 3, 64, 64, dtype=dtype))
-    assert message == f"images have dtype {dtype}; expected floating images, normalised as the backbone wants them"
+    assert message.startswith(f"images have dtype {dtype}; expected floating-point images")
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((None,), {}), ((), {"pixel_values": None})])
 def test_no_image(args: tuple, kwargs: dict):
     message = refused(ShapeError, VIT.adapted(), *args, **kwargs)
-    assert message == "the model was called without an image; expected a (batch, channels, height, width) tensor"
+    assert message == "the model was called without an image tensor; expected a (batch, channels, height, width) tensor"
 
 
 @pytest.mark.parametrize("sites", [("input",), ("blocks.0",)])
@@ -175,14 +175,14 @@ class Biased(nn.Module):
 @pytest.mark.parametrize("path", ["bias", "idle"])
 def test_a_site_that_takes_no_features_or_is_never_reached(path: str):
     message = refused(SiteError, adapt, Biased(), DECConfig(sites=(path,)), input_size=(3, 16, 16))
-    assert message == f"{path} was not reached, or took no tensor, when the model ran on a blank image"
+    assert message == f"{path} was not called with a tensor when the model ran on a blank image"
 
 
 def test_a_described_site_that_takes_no_features():
     site = Site("bias", layout="NCHW", channels=4)
     model = adapt(Biased(), DECConfig(sites=(site,)), input_size=(3, 16, 16))
     message = refused(SiteError, model, torch.zeros(1, 3, 16, 16))
-    assert message == "bias was called without a tensor; only modules that take features can be adapted"
+    assert message.startswith("bias was called without a tensor; ")
 
 
 def test_a_described_site_of_other_strides():
@@ -213,7 +213,7 @@ def test_tokens_that_no_patch_size_explains():
 
     message = refused(SiteError, adapt, Odd(), DECConfig(sites=("body",)), input_size=(3, 16, 16))
     assert message == (
-        "body takes 37 tokens for 16×16 images, which no patch size explains; "
+        "body takes 37 tokens for 16×16 images, which fits no patch size; "
         'give Site("body", layout="tokens", prefix=…, stride=(…, …))'
     )
 
@@ -267,10 +267,10 @@ def test_an_equivariant_site_that_drops_tokens():
 def test_adapting_twice(sites: tuple[str, ...]):
     model = VIT.adapted(sites=sites)
     message = refused(SiteError, adapt, model)
-    assert message == "this AdaptedModel is adapted already; take the base out with unwrap() first"
+    assert message == "this AdaptedModel is already adapted; call unwrap() first"
     if sites == ("blocks.0",):
         message = refused(SiteError, adapt, model.base)
-        assert message == "this VisionTransformer is adapted already; take the base out with unwrap() first"
+        assert message == "this VisionTransformer is already adapted; call unwrap() first"
     adapt(model.unwrap())
 
 
@@ -285,4 +285,4 @@ def test_forward_after_unwrap(sites: tuple[str, ...]):
     model = VIT.adapted(sites=sites)
     model.unwrap()
     message = refused(SiteError, model, VIT.images())
-    assert message == "this adapted model was unwrapped; adapt the base again to use it"
+    assert message.startswith("this adapted model was unwrapped; ")

@@ -49,7 +49,7 @@ def test_an_answer_without_pixels_cannot_be_scaled_back():
     with pytest.raises(SiteError) as error:
         model(VIT.images())
     assert str(error.value) == (
-        'mode="equivariant" at the input scales the answer back, but the model answered (2, 5); '
+        'mode="equivariant" at the input scales the output back, but the model returned (2, 5); '
         'expected (batch, classes, height, width), or use mode="invariant"'
     )
     assert model.channel.current is None

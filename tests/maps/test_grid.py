@@ -212,5 +212,5 @@ def test_wrong_points_are_named(family: str, use: str):
             getattr(m, use)(torch.zeros(shape))
     with pytest.raises(ShapeError, match=r"points have dtype torch\.int64; expected a floating dtype"):
         getattr(m, use)(torch.zeros(2, 5, 2, dtype=torch.int64))
-    with pytest.raises(MapError, match="3 sets of points came for 2 maps; expected 1 or 2"):
+    with pytest.raises(MapError, match="a batch of 3 for 2 maps; expected 1 or 2"):
         getattr(m, use)(torch.zeros(3, 5, 2))

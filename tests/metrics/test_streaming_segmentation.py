@@ -321,7 +321,7 @@ def test_wrong_shapes_are_named():
         EquivarianceError().update(torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 5), identity_map())
     with pytest.raises(ShapeError, match=r"^labels have shape \(2, 3, 4, 4\); expected \(images, height, width\)$"):
         EquivarianceFloor(3).update(torch.zeros(2, 3, 4, 4).long(), identity_map())
-    with pytest.raises(MapError, match="3 maps came for a batch of 2"):
+    with pytest.raises(MapError, match="3 maps were given for a batch of 2"):
         EquivarianceFloor(3).update(torch.zeros(2, 4, 4).long(), random_map(3))
 
 

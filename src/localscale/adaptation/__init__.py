@@ -1,4 +1,4 @@
-"""Canonicalizers in a network: finding sites, wrapping modules, saving the result."""
+"""Put canonicalizers into a network: find sites, wrap modules, save the result."""
 
 from localscale.adaptation.discover import sites
 from localscale.adaptation.model import AdaptedModel, adapt

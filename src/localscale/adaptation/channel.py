@@ -1,7 +1,7 @@
-"""How an adapted model talks to the sites inside its backbone during one forward pass.
+"""Data that an adapted model shares with its sites during one forward pass.
 
-A backbone's own ``forward`` has no room for the image's size, the image itself or a report, so they travel beside it.
-Each thread has its own channel and each call its own pass, dropped when the call ends: nothing is left on a module.
+A backbone's ``forward`` cannot pass the image, its size or a report on to its modules, so they are shared beside it.
+Each thread has its own channel. Each call has its own ``Pass``, which is dropped when the call ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Channel", "Pass"]
 
 @dataclass
 class Pass:
-    """One call of an adapted model: its image, and the reports of the sites it met."""
+    """The image of one call of an adapted model, and the reports of its sites."""
 
     image: Tensor
     report: dict[str, SiteReport] = field(default_factory=dict)
@@ -31,12 +31,12 @@ class Pass:
 
 
 class Channel(threading.local):
-    """What the sites of one adapted model share in one thread."""
+    """The state that the sites of one adapted model share in one thread."""
 
     def __init__(self) -> None:
         self.current: Pass | None = None
         self.disabled = False
 
     def __reduce__(self) -> tuple[type[Channel], tuple[()]]:
-        """A copied or unpickled model starts with a channel of its own."""
+        """Give a copied or unpickled model a new channel."""
         return Channel, ()

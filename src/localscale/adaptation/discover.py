@@ -1,4 +1,4 @@
-"""Finding the places in a backbone that can be adapted, and how their features are laid out."""
+"""Find the modules of a backbone that can be adapted, and the layout of their features."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ USUAL_STRIDES = (16, 14, 32, 8, 4, 2, 1)
 
 
 def sites(model: nn.Module, input_size: tuple[int, int, int] | None = None) -> list[Site]:
-    """The places in ``model`` that can be adapted, in order, with the features that enter them.
+    """List the modules of ``model`` that can be adapted, in order, with the shapes of their input features.
 
-    Blocks, stages and layers are listed; any other module can be named by its dotted path too. One trial run on a blank
-    image finds the shapes.
+    The list holds blocks, stages and layers; ``adapt`` accepts the dotted path of any other module too. The shapes come
+    from one forward pass on blank images.
 
     >>> import timm
     >>> found = sites(timm.create_model("vit_tiny_patch16_224"))
@@ -45,7 +45,7 @@ def sites(model: nn.Module, input_size: tuple[int, int, int] | None = None) -> l
 def resolve_sites(
     model: nn.Module, wanted: tuple[str | Site, ...], input_size: tuple[int, int, int] | None
 ) -> tuple[list[Site], tuple[int, int, int]]:
-    """Each wanted site with everything known about it, and the image size it was found with."""
+    """Return the wanted sites with layout and channels filled in, and the input size that was used to find them."""
     given = [site if isinstance(site, Site) else Site(site) for site in wanted]
     _refuse_unknown(model, given)
     size = input_size or usual_input_size(model)
@@ -57,14 +57,14 @@ def resolve_sites(
             site = dataclasses.replace(site, layout="NCHW", channels=site.channels or size[0])
         elif not site.known:
             if site.path not in shapes:
-                raise SiteError(f"{site.path} was not reached, or took no tensor, when the model ran on a blank image")
+                raise SiteError(f"{site.path} was not called with a tensor when the model ran on a blank image")
             site = _describe(model, site.path, shapes[site.path], size[1:], site)
         resolved.append(site)
     return resolved, size
 
 
 def usual_input_size(model: nn.Module) -> tuple[int, int, int]:
-    """(channels, height, width) that ``model`` says it takes; 224 × 224 where it says nothing."""
+    """Return the (channels, height, width) that ``model`` declares; 224 × 224 if it declares no size."""
     side: Any = 224
     config, embed = getattr(model, "config", None), getattr(model, "patch_embed", None)
     pretrained = getattr(model, "pretrained_cfg", None)
@@ -82,7 +82,7 @@ def usual_input_size(model: nn.Module) -> tuple[int, int, int]:
 
 
 def _candidates(model: nn.Module) -> list[str]:
-    """Direct children, and members of sequences and lists, that hold more than one layer."""
+    """Return direct children, and members of sequences and lists, that hold more than one layer."""
     found = []
     for path, module in model.named_modules():
         parent_path, _, _ = path.rpartition(".")
@@ -110,7 +110,7 @@ def _refuse_unknown(model: nn.Module, wanted: list[Site]) -> None:
 
 
 def _trial_run(model: nn.Module, paths: list[str], size: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
-    """Run two blank images through ``model`` and note the first tensor each named module gets."""
+    """Run two blank images through ``model``; return the shape of the first tensor that each named module gets."""
     shapes: dict[str, tuple[int, ...]] = {}
     wanted = dict(model.named_modules())
 
@@ -149,7 +149,7 @@ def _describe(
     image_size: tuple[int, int],
     given: Site | None = None,
 ) -> Site:
-    """What a feature of ``shape`` at ``path`` is; ``given`` fields are kept."""
+    """Return the site of a feature of ``shape`` at ``path``; fields that ``given`` sets are kept."""
     given = given or Site(path)
     layout = given.layout or _guess_layout(model, path, shape, image_size)
     if layout == "tokens":
@@ -164,7 +164,7 @@ def _guess_layout(model: nn.Module, path: str, shape: tuple[int, ...], image_siz
     if shape[0] == 2 and len(shape) == 4:
         first = same_aspect(shape[2:], image_size)
         last = same_aspect(shape[1:3], image_size)
-        if first and last:  # as many channels as pixels: look at the first layer instead
+        if first and last:  # as many channels as pixels: decide by the first layer
             return "NHWC" if channels_last(leaves(model.get_submodule(path))[:1]) else "NCHW"
         if first or last:
             return "NCHW" if first else "NHWC"
@@ -177,7 +177,7 @@ def _guess_layout(model: nn.Module, path: str, shape: tuple[int, ...], image_siz
 def _token_grid(
     model: nn.Module, path: str, shape: tuple[int, ...], image_size: tuple[int, int]
 ) -> tuple[int, tuple[int, int]]:
-    """Prefix tokens and stride, from the patch embedding: the first convolution as wide as its stride."""
+    """Return the number of prefix tokens and the stride; the first convolution as wide as its stride cuts patches."""
     patch = next(
         (m.stride for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == m.stride != (1, 1)), None
     )
@@ -188,10 +188,10 @@ def _token_grid(
             math.prod((n + rounding * (s - 1)) // s for n, s in zip(image_size, stride, strict=True))
             for rounding in (1, 0)
         )
-        for patches in (padded, cut):  # padded first: it leaves the fewest tokens to explain away
+        for patches in (padded, cut):  # padded first: it leaves fewer prefix tokens
             if 0 <= shape[1] - patches <= most:
                 return shape[1] - patches, (int(stride[0]), int(stride[1]))
     raise SiteError(
-        f"{path} takes {shape[1]} tokens for {image_size[0]}×{image_size[1]} images, which no patch size explains; "
+        f"{path} takes {shape[1]} tokens for {image_size[0]}×{image_size[1]} images, which fits no patch size; "
         f'give Site("{path}", layout="tokens", prefix=…, stride=(…, …))'
     )

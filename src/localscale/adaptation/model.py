@@ -25,15 +25,16 @@ __all__ = ["AdaptedModel", "adapt"]
 def adapt(
     model: nn.Module, config: DECConfig | None = None, *, input_size: tuple[int, int, int] | None = None
 ) -> AdaptedModel:
-    """Make ``model`` canonicalize the features at ``config.sites``; at first its answers do not change.
+    """Make ``model`` canonicalize the features at ``config.sites``; before training its outputs do not change.
 
     The modules at the sites are replaced, inside ``model`` itself, by modules that hold them;
-    ``AdaptedModel.unwrap`` puts them back. If anything is wrong, ``model`` is left as it was.
+    ``AdaptedModel.unwrap`` puts them back. If an error is raised, ``model`` is unchanged.
 
     Args:
         model: any network whose first argument is a batch of images: timm, transformers, torchvision, or your own.
-        config: where and how; by default the paper's DEC at the input.
-        input_size: (channels, height, width) for the trial run that finds feature shapes, where ``model`` does not say.
+        config: the sites and settings; by default the paper's DEC at the input.
+        input_size: (channels, height, width) of the trial run that finds feature shapes; by default the size that
+            ``model`` declares, else 224 × 224.
 
     >>> import timm
     >>> model = adapt(timm.create_model("vit_tiny_patch16_224"), DECConfig(sites=("input", "blocks.0"), knots=(6, 4)))
@@ -45,13 +46,13 @@ def adapt(
     if not isinstance(model, nn.Module):
         raise SiteError(f"cannot adapt a {type(model).__name__}; expected a torch.nn.Module")
     if any(isinstance(module, AdaptedModel | AdaptedSite) for module in model.modules()):
-        raise SiteError(f"this {type(model).__name__} is adapted already; take the base out with unwrap() first")
+        raise SiteError(f"this {type(model).__name__} is already adapted; call unwrap() first")
     sites, size = resolve_sites(model, config.sites, input_size)
     return AdaptedModel(model, config, sites, size)
 
 
 class AdaptedModel(nn.Module):
-    """A base model with canonicalizers at its sites; made by ``adapt``.
+    """A base model with canonicalizers at its sites, as ``adapt`` returns it.
 
     ``base`` is the model given to ``adapt``; ``canonicalizers`` maps each site's path to its canonicalizer.
     """
@@ -61,10 +62,10 @@ class AdaptedModel(nn.Module):
         self.config, self.sites, self.input_size = config, sites, input_size
         self.input_name = next(iter(inspect.signature(base.forward).parameters), "")
         self.channel = Channel()
-        self.base_fingerprint = fingerprint(base)
+        self.base_checksums = checksums(base)
         self.base = base
         self.input_canonicalizer: Canonicalizer | None = None
-        self.adapted: dict[str, AdaptedSite] = {}  # a plain dictionary: these modules belong to the base
+        self.adapted: dict[str, AdaptedSite] = {}  # not a ModuleDict: these modules belong to the base
         self.training = base.training
         device = _first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
@@ -85,26 +86,26 @@ class AdaptedModel(nn.Module):
 
     @property
     def canonicalizers(self) -> dict[str, Canonicalizer]:
-        """Each site's canonicalizer, by the site's path."""
+        """The canonicalizers, by the path of their site."""
         found = {path: adapted.canonicalizer for path, adapted in self.adapted.items()}
         if self.input_canonicalizer is not None:
             found[INPUT] = self.input_canonicalizer
         return {site.path: found[site.path] for site in self.sites if site.path in found}
 
     def forward(self, *args: Any, return_report: bool = False, **kwargs: Any) -> Any:
-        """The base model's answer on canonicalized features; call it as you would call the base.
+        """Return the base model's output on canonicalized features; the arguments are those of the base model.
 
-        With ``return_report=True`` also a dictionary from site path to ``SiteReport``.
+        With ``return_report=True`` also return a dictionary from site path to ``SiteReport``.
         """
         if self.input_canonicalizer is None and not self.adapted:
-            raise SiteError("this adapted model was unwrapped; adapt the base again to use it")
+            raise SiteError("this adapted model was unwrapped; call adapt on its base again")
         key, image = self._image(args, kwargs)
         report: dict[str, SiteReport] = {}
         if self.channel.disabled:
-            answer = self.base(*args, **kwargs)
+            output = self.base(*args, **kwargs)
         else:
-            answer, report = self._canonical_forward(key, image, args, kwargs)
-        return (answer, report) if return_report else answer
+            output, report = self._canonical_forward(key, image, args, kwargs)
+        return (output, report) if return_report else output
 
     def _canonical_forward(
         self, key: int | str, image: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -116,12 +117,12 @@ class AdaptedModel(nn.Module):
                 current.report[INPUT] = self.input_canonicalizer(image)
                 canonical = unscale(image, current.report[INPUT].applied)
                 args, kwargs = replace_feature(args, kwargs, key, canonical)
-            answer = self._call_base(current, args, kwargs)
+            output = self._call_base(current, args, kwargs)
         finally:
             self.channel.current = outer
         if self.input_canonicalizer is not None and self.config.mode == "equivariant":
-            answer = _scale_answer_back(answer, current.report[INPUT])
-        return answer, current.report
+            output = _scale_output_back(output, current.report[INPUT])
+        return output, current.report
 
     def _call_base(self, current: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or current.image_size == self.input_size[1:]:
@@ -142,7 +143,7 @@ class AdaptedModel(nn.Module):
         found = split_feature(args, named)
         if found is None:
             raise ShapeError(
-                "the model was called without an image; expected a (batch, channels, height, width) tensor"
+                "the model was called without an image tensor; expected a (batch, channels, height, width) tensor"
             )
         key, image = found
         if image.dim() != 4 or image.shape[1] != self.input_size[0]:
@@ -151,7 +152,7 @@ class AdaptedModel(nn.Module):
             )
         if not image.is_floating_point():
             raise ShapeError(
-                f"images have dtype {image.dtype}; expected floating images, normalised as the backbone wants them"
+                f"images have dtype {image.dtype}; expected floating-point images, normalised as for the backbone"
             )
         weight = _first_weight(self.base)
         if weight.numel() and weight.dtype != image.dtype and not torch.is_autocast_enabled(image.device.type):
@@ -163,7 +164,7 @@ class AdaptedModel(nn.Module):
 
     @contextlib.contextmanager
     def disabled(self) -> Iterator[None]:
-        """Within it, in this thread, the model gives the base model's answer.
+        """Return a context in which, in this thread, the model gives the base model's output.
 
         >>> import timm
         >>> model = adapt(timm.create_model("resnet18"), DECConfig(sites=("layer1",)))
@@ -177,7 +178,7 @@ class AdaptedModel(nn.Module):
             self.channel.disabled = before
 
     def unwrap(self) -> nn.Module:
-        """Take the base model back out, its modules where they were; this adapted model is then spent."""
+        """Restore the modules of the base model and return it; this adapted model cannot be used afterwards."""
         for path, module in reversed(list(self.base.named_modules())):  # inner modules first
             if isinstance(module, AdaptedSite):
                 _replace(self.base, path, module.wrapped)
@@ -186,14 +187,14 @@ class AdaptedModel(nn.Module):
         return self.base
 
     def base_state(self) -> dict[str, Tensor]:
-        """The base model's parameters and buffers, under the names they have in the base model alone."""
+        """Return the base model's parameters and buffers under their original names."""
         return _plain_state(self.base)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``config.json``, ``model.safetensors`` and a model card.
 
-        The weights are the canonicalizers' and whatever in the base has changed since ``adapt``: a trained head, or
-        everything after full fine-tuning.
+        The weights are those of the canonicalizers, and all tensors of the base that changed since ``adapt``, for
+        example those of a trained head.
         """
         from localscale.adaptation.storage import save
 
@@ -201,7 +202,7 @@ class AdaptedModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, base_model: nn.Module) -> AdaptedModel:
-        """Adapt ``base_model`` as the model saved in ``folder`` was, and load its weights."""
+        """Adapt ``base_model`` with the configuration saved in ``folder``, and load the weights."""
         from localscale.adaptation.storage import load
 
         return load(Path(folder), base_model)
@@ -217,7 +218,7 @@ def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def _plain_state(base: nn.Module) -> dict[str, Tensor]:
-    """``base.state_dict()`` as if no site were adapted."""
+    """Return ``base.state_dict()`` under the names without wrappers."""
     wrappers = [path for path, module in base.named_modules() if isinstance(module, AdaptedSite)]
     plain = {}
     for name, tensor in base.state_dict().items():
@@ -230,22 +231,22 @@ def _plain_state(base: nn.Module) -> dict[str, Tensor]:
     return plain
 
 
-def fingerprint(base: nn.Module) -> dict[str, int]:
-    """A checksum of every parameter and buffer of ``base``."""
+def checksums(base: nn.Module) -> dict[str, int]:
+    """Return a checksum of every parameter and buffer of ``base``."""
     return {name: checksum(tensor) for name, tensor in _plain_state(base).items()}
 
 
 def checksum(tensor: Tensor) -> int:
-    """CRC-32 of a tensor's bytes."""
+    """Return the CRC-32 of a tensor's bytes."""
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return zlib.crc32(raw.numpy().data) if raw.numel() else 0
 
 
-def _scale_answer_back(answer: Any, report: SiteReport) -> Any:
-    if not isinstance(answer, Tensor) or answer.dim() != 4:
-        kind = tuple(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
+def _scale_output_back(output: Any, report: SiteReport) -> Any:
+    if not isinstance(output, Tensor) or output.dim() != 4:
+        kind = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise SiteError(
-            f'mode="equivariant" at the input scales the answer back, but the model answered {kind}; '
+            f'mode="equivariant" at the input scales the output back, but the model returned {kind}; '
             'expected (batch, classes, height, width), or use mode="invariant"'
         )
-    return scale(answer, report.applied)
+    return scale(output, report.applied)

@@ -1,11 +1,9 @@
-"""Saving and loading adapted models: JSON and safetensors, written whole or not at all."""
+"""Save and load adapted models as JSON and safetensors."""
 
 from __future__ import annotations
 
 import json
-import platform
 import warnings
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,13 @@ from localscale.adaptation.model import AdaptedModel, adapt, checksum
 from localscale.canonicalizer import DECConfig
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError, near_misses
 from localscale.files import write_all
+from localscale.machine import versions
 
 __all__ = ["load", "save"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 2
+PACKAGES = ("localscale", "torch", "torchvision", "timm", "transformers", "safetensors")
 FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versions")
 
 
@@ -34,15 +34,15 @@ def save(model: AdaptedModel, folder: Path) -> None:
         for name, tensor in canonicalizer.state_dict().items()
     }
     base = model.base_state()
-    changed = {name for name, tensor in base.items() if checksum(tensor) != model.base_fingerprint.get(name)}
+    changed = {name for name, tensor in base.items() if checksum(tensor) != model.base_checksums.get(name)}
     tensors |= {f"base.{name}": base[name] for name in sorted(changed)}
     description = {
         "format": FORMAT,
         "config": model.config.to_dict(),
         "input_size": list(model.input_size),
         "base_model": _name_of(model.base),
-        "base_digest": _digest({name: crc for name, crc in model.base_fingerprint.items() if name not in changed}),
-        "versions": _versions(),
+        "base_digest": _digest({name: crc for name, crc in model.base_checksums.items() if name not in changed}),
+        "versions": versions(PACKAGES),
     }
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
@@ -57,7 +57,7 @@ def save(model: AdaptedModel, folder: Path) -> None:
 
 
 def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
-    """Adapt ``base_model`` by ``folder``'s configuration and load its weights; an error leaves it as it was."""
+    """Adapt ``base_model`` with the configuration in ``folder`` and load the weights; an error leaves it unchanged."""
     description = _read_description(folder)
     tensors = _read_tensors(folder / WEIGHTS)
     made_for = description["base_model"]["class"]
@@ -71,8 +71,8 @@ def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
             f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
         ) from error
     try:
-        targets = _find_places(model, tensors, folder, made_for)
-        given = {name: crc for name, crc in model.base_fingerprint.items() if f"base.{name}" not in tensors}
+        targets = _find_targets(model, tensors, folder, made_for)
+        given = {name: crc for name, crc in model.base_checksums.items() if f"base.{name}" not in tensors}
         if _digest(given) != description["base_digest"]:
             warnings.warn(
                 f"the base model's weights are not the ones {folder} was trained with "
@@ -85,14 +85,14 @@ def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
     with torch.no_grad():
         for name, tensor in tensors.items():
             targets[name].copy_(tensor)
-    # What was loaded counts as changed, so that saving again writes it again.
+    # Loaded tensors count as changed, so that saving the model again writes them again.
     for name in tensors:
-        model.base_fingerprint.pop(name.removeprefix("base."), None)
+        model.base_checksums.pop(name.removeprefix("base."), None)
     return model
 
 
-def _find_places(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> dict[str, Tensor]:
-    """The parameter or buffer each saved tensor belongs to; every name and shape is checked."""
+def _find_targets(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> dict[str, Tensor]:
+    """Return the parameter or buffer of each saved tensor; raise ``CheckpointError`` if a name or shape differs."""
     base = {f"base.{name}": tensor for name, tensor in model.base_state().items()}
     own = {
         f"canonicalizers.{path}.{name}": tensor
@@ -106,7 +106,7 @@ def _find_places(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, 
     extra = [name for name in tensors if name not in targets]
     if extra:
         raise CheckpointError(
-            f"{folder / WEIGHTS} holds {len(extra)} tensors this {type(model.base).__name__} has no place for, "
+            f"{folder / WEIGHTS} holds {len(extra)} tensors that this {type(model.base).__name__} does not have, "
             f"{extra[0]} among them ({near_misses(extra[0], targets)}); it was saved from a {made_for}"
         )
     for name, tensor in tensors.items():
@@ -127,13 +127,13 @@ def _read_description(folder: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if not isinstance(description, dict):
-        raise CheckpointError(f"{path} holds no object; expected a file written by save_pretrained")
+        raise CheckpointError(f"{path} does not hold a JSON object; expected a file written by save_pretrained")
     lacking = [name for name in FIELDS if name not in description]
     if lacking:
         raise CheckpointError(f"{path} lacks {', '.join(lacking)}; expected a file written by save_pretrained")
     if description["format"] != FORMAT:
-        versions = description["versions"]
-        written_by = versions.get("localscale") if isinstance(versions, dict) else None
+        made_with = description["versions"]
+        written_by = made_with.get("localscale") if isinstance(made_with, dict) else None
         raise CheckpointError(
             f"{path} has format {description['format']!r}, written by localscale {written_by or '(version unknown)'}, "
             f"and this version reads format {FORMAT}; rebuild the model with this version and save it again"
@@ -155,7 +155,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             f"no {path.name} in {path.parent}; expected a folder written by save_pretrained"
         ) from error
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file ({error}); copy or save it again") from error
+        raise CheckpointError(f"{path} is not a complete safetensors file ({error}); copy or save it again") from error
 
 
 def _digest(checksums: dict[str, int]) -> str:
@@ -164,28 +164,18 @@ def _digest(checksums: dict[str, int]) -> str:
 
 
 def _name_of(base: nn.Module) -> dict[str, str]:
-    """The base model's class, and the name its own library knows it by."""
+    """Return the base model's class, and its name in its own library."""
     cls = f"{type(base).__module__}.{type(base).__qualname__}"
     pretrained, config = getattr(base, "pretrained_cfg", None), getattr(base, "config", None)
     name = pretrained.get("architecture") if isinstance(pretrained, dict) else getattr(config, "_name_or_path", None)
     return {"class": cls, "name": name or type(base).__name__}
 
 
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("localscale", "torch", "torchvision", "timm", "transformers", "safetensors"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
 def _card(model: AdaptedModel, description: dict[str, Any], changed: int) -> str:
     name = description["base_model"]["name"]
     learned = sum(p.numel() for c in model.canonicalizers.values() for p in c.parameters())
     sites = ", ".join(f"`{site}`" for site in model.sites)
-    versions = ", ".join(f"{package} {version}" for package, version in description["versions"].items())
+    made_with = ", ".join(f"{package} {version}" for package, version in description["versions"].items())
     return f"""---
 library_name: localscale
 base_model: {name}
@@ -194,7 +184,7 @@ tags: [local-scale-equivariance, canonicalization, deep-equilibrium]
 
 # {name} with deep equilibrium canonicalizers
 
-{name}, adapted with [localscale](https://pypi.org/project/localscale/) so that its answers move less when parts of an
+{name}, adapted with [localscale](https://pypi.org/project/localscale/) so that its outputs change less when parts of an
 image change size.
 
 | | |
@@ -212,5 +202,5 @@ model = ls.AdaptedModel.from_pretrained("this/folder", base_model)  # base_model
 logits = model(images)
 ```
 
-Made with {versions}.
+Made with {made_with}.
 """

@@ -1,4 +1,4 @@
-"""The module that stands in a backbone in place of another and canonicalizes what enters it."""
+"""``AdaptedSite``, which wraps a module of a backbone and canonicalizes the features that enter it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AdaptedSite", "channels_last", "leaves", "replace_feature", "split_f
 
 
 def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor] | None:
-    """The first tensor a module is called with, and where it stood among the arguments."""
+    """Return the first tensor among a module's arguments, and its position or name."""
     for index, value in enumerate(args):
         if isinstance(value, Tensor):
             return index, value
@@ -30,7 +30,7 @@ def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | 
 def replace_feature(
     args: tuple[Any, ...], kwargs: dict[str, Any], key: int | str, value: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with ``value`` where ``split_feature`` found the feature."""
+    """Return the arguments with ``value`` in place of the tensor that ``split_feature`` found."""
     if isinstance(key, int):
         return (*args[:key], value, *args[key + 1 :]), kwargs
     return args, {**kwargs, key: value}
@@ -53,7 +53,7 @@ class AdaptedSite(nn.Module):
         self.training = wrapped.training
 
     def __getattr__(self, name: str) -> Any:
-        """What the backbone reads of the module it thinks is here, such as a stage's ``downsample``."""
+        """Return attributes of the wrapped module, such as a stage's ``downsample``, to a backbone that reads them."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -64,7 +64,9 @@ class AdaptedSite(nn.Module):
             return self.wrapped(*args, **kwargs)
         found = split_feature(args, kwargs)
         if found is None:
-            raise SiteError(f"{self.site} was called without a tensor; only modules that take features can be adapted")
+            raise SiteError(
+                f"{self.site} was called without a tensor; only modules that take a feature tensor can be adapted"
+            )
         key, feature = found
         layout = self._layout(feature)
         report = self._canonicalize(feature, layout)
@@ -79,7 +81,7 @@ class AdaptedSite(nn.Module):
         current = self.channel.current
         if current is not None:
             return self.site.layout_for(feature.shape[1], current.image_size)
-        try:  # activations recomputed for a backward pass: the image is gone, but its size is mostly the usual one
+        try:  # activation checkpointing recomputes without the image; assume the size that the model was adapted with
             return self.site.layout_for(feature.shape[1], self.usual_size)
         except SiteError as error:
             height, width = self.usual_size
@@ -104,7 +106,7 @@ class AdaptedSite(nn.Module):
         return report
 
     def _scale_back(self, output: Any, m: Map, layout: Layout, entered: Tensor) -> Any:
-        """S(·; Φ) on what the module returned: the feature, or the first of a tuple of them."""
+        """Apply S(·; Φ) to the module's output, or to the first entry of a tuple."""
         if isinstance(output, tuple):
             return (self._scale_back(output[0], m, layout, entered), *output[1:])
         if not isinstance(output, Tensor) or output.dim() not in (3, 4):
@@ -115,7 +117,7 @@ class AdaptedSite(nn.Module):
         return scale(output, m, layout=self._output_layout(layout, entered, output))
 
     def _output_layout(self, layout: Layout, entered: Tensor, output: Tensor) -> Layout:
-        """How what the module returned is laid out, given what entered it."""
+        """Return the layout of the module's output, given the layout of its input ``entered``."""
         if isinstance(layout, Tokens) and output.dim() == 3:
             for step in (1, 2):  # the same patches, or halved per side by a merging layer
                 after = Tokens(-(-layout.height // step), -(-layout.width // step), layout.prefix)
@@ -125,7 +127,7 @@ class AdaptedSite(nn.Module):
             pixels = pixels_of(entered, layout)
             both: tuple[Layout, Layout] = ("NCHW", "NHWC")  # patch embeddings may turn one into the other
             fitting = [one for one in both if same_aspect(pixels_of(output, one), pixels)]
-            if len(fitting) == 2:  # as many channels as pixels: look at the last layer instead
+            if len(fitting) == 2:  # as many channels as pixels: decide by the last layer
                 return "NHWC" if channels_last(leaves(self.wrapped)[-1:]) else "NCHW"
             if fitting:
                 return fitting[0]
@@ -136,10 +138,10 @@ class AdaptedSite(nn.Module):
 
 
 def leaves(module: nn.Module) -> list[nn.Module]:
-    """The layers of ``module`` that have parameters of their own, in order."""
+    """Return the layers of ``module`` that have parameters of their own, in order."""
     return [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
 
 
 def channels_last(layers: list[nn.Module]) -> bool:
-    """Whether these layers work on the last dimension, as linear ones do; 2d normalisations work on the second."""
+    """Return whether these layers expect channels last, as linear layers do; 2d normalisations expect NCHW."""
     return all(isinstance(m, nn.LayerNorm | nn.Linear) and not type(m).__name__.endswith("2d") for m in layers)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelEvaluation", "KernelSolver", "has_gradient_kernels", "has_kernels", "solve_with_kernels"]
 
-MOST_KNOTS = 32  # along an axis, whose gradients a program can hold
+MOST_KNOTS = 32  # along an axis; the gradient kernel holds all knots of a map in one program
 
 
 def has_kernels(config: DECConfig, features: Tensor) -> bool:
@@ -60,8 +60,7 @@ def has_gradient_kernels(config: DECConfig, copy: Tensor, knots: tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class KernelEvaluation:
-    """The function whose fixed points are sought, of states ``(B, D)``, with its gradients: what
-    ``Canonicalizer._advance`` is for grid maps."""
+    """The function f of states ``(B, D)`` in kernels, with gradients; ``Canonicalizer._advance`` is its reference."""
 
     network: MapNetwork
     copy: Tensor
@@ -136,9 +135,9 @@ def solve_with_kernels(
     *,
     resolution: int = 0,
 ) -> Estimate:
-    """The best map found for each image of ``features`` ``(B, C, H, W)``: a solver's estimate of its displacements.
+    """Return an estimate of the equilibrium displacements for each image of ``features`` ``(B, C, H, W)``.
 
-    No side of what is looked at is longer than ``resolution``; 0 says that the features are a working copy already.
+    ``resolution`` is the longest side of the working copy; 0 means that ``features`` are a working copy.
     """
     from localscale.kernels.mixing import split_found
 
@@ -159,7 +158,7 @@ def solve_with_kernels(
         solver.damping,
         solver.ridge if isinstance(solver, Anderson) else 0.0,
         not stops_early(solver.fixed_steps),
-        launched and resolution > 0,  # not in training, nor in compiled programs, which are recorded as a whole
+        launched and resolution > 0,  # training has working copies, and compiled programs record the whole model
     )
     point, value, residual = split_found(found, len(features), 2 * math.prod(knots))
     return Estimate(point, value, residual, steps, residual <= solver.tolerance)
@@ -203,7 +202,7 @@ def _solve_now(
 
 
 def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tensor:
-    """What ``Canonicalizer.working_copy`` makes of ``features``, ``(B, h, w, C)``; an image is in float32 always."""
+    """Return ``Canonicalizer.working_copy(features)`` as ``(B, h, w, C)``; images are always float32."""
     from localscale.kernels.working_copy import normalise, shrink
 
     channels, height, width = features.shape[1:]
@@ -219,7 +218,7 @@ def _solve_together(
     copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], iteration: Iteration, *,
     fixed_steps: bool, temperature: float, guard: float | None, compose: bool,
 ) -> None:  # fmt: skip
-    """All images step by step, for trunks of any depth and width."""
+    """Step all images together, for trunks of any depth and width."""
     from localscale.kernels.next_map import next_displacements
     from localscale.kernels.warp import launch_unscale
 
@@ -242,7 +241,7 @@ def _solve_together(
 
 
 def _iterate(f: Function, iteration: Iteration, *, fixed_steps: bool) -> None:
-    """All samples step by step; unless ``fixed_steps`` the host asks after each whether to go on."""
+    """Step all samples; unless ``fixed_steps``, synchronise after each step and stop if all have converged."""
     for number in range(iteration.max_steps):
         iteration.advance(f(iteration.point), number)
         if not fixed_steps and not bool(iteration.active.any()):

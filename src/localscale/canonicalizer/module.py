@@ -1,4 +1,4 @@
-"""The deep equilibrium canonicalizer: features in, an equilibrium map out."""
+"""The deep equilibrium canonicalizer, from features to equilibrium maps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["Canonicalizer", "SiteReport"]
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What happened at one site: the map found for each image, and how well its equilibrium was reached.
+    """The map found for each image at one site, and how well its equilibrium was reached.
 
     ``residual``, ``steps`` and ``converged`` have shape ``(B,)``; the map carries its gradient.
     """
@@ -49,7 +49,7 @@ class SiteReport:
 
     @property
     def applied(self) -> FamilyMap:
-        """The map that features are moved by: ``map``, without its gradient where the configuration says so."""
+        """The map that features are warped by: ``map``, without its gradient if ``detached``."""
         return self.map.detach() if self.detached else self.map
 
 
@@ -72,7 +72,7 @@ class Canonicalizer(nn.Module):
         self.network: Any = config.update.build_network(config, in_channels, knots)
 
     def forward(self, features: Tensor) -> SiteReport:
-        """Solve for the maps of NCHW ``features``; gradients reach them and the weights."""
+        """Solve for the maps of NCHW ``features``; gradients flow to the features and the weights."""
         if features.dim() != 4 or features.shape[1] != self.in_channels:
             raise ShapeError(
                 f"features have shape {tuple(features.shape)}; expected (batch, {self.in_channels}, height, width)"
@@ -119,7 +119,7 @@ class Canonicalizer(nn.Module):
         estimate = solve_with_kernels(
             self.network, features, self.knots, self.config, self.solver, resolution=self.resolution
         )
-        displacements = estimate.value  # where an image was lost, the start's: all zero, the identity
+        displacements = estimate.value  # zero, the identity, for images whose every step was not finite
         if self.config.on_failure == "identity":
             displacements = torch.where(estimate.converged[:, None], displacements, 0.0)
         report_failures(estimate, self.solver, self.config.on_failure)
@@ -127,20 +127,20 @@ class Canonicalizer(nn.Module):
         return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached)
 
     def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:
-        """One evaluation: the next map's state, given the current one, the features, and what pools them."""
+        """Return the state of the next map, given the current state, the working copy and the pooling matrices."""
         update, current = self.config.update, family_of(self.config.family).from_state(state, self.knots)
         sampler = "gather" if update.derivatives else "native"
 
         def look(m: FamilyMap) -> Tensor:
-            return copy if _rests(m) else unscale(copy, m, sampler=sampler)
+            return copy if _is_identity(m) else unscale(copy, m, sampler=sampler)
 
         network = self.network if pools is None else functools.partial(self.network, pools=pools)
         return update.step(current, look, network, self.config.guard).state()
 
     def working_copy(self, features: Tensor) -> Tensor:
-        """What the loop looks at, computed once: full precision, normalised across channels, at a small size.
+        """Return the copy of ``features`` that all steps of a solve look at: small, in full precision, normalised.
 
-        The normalisation works on each pixel alone, so it commutes with moving pixels about.
+        The normalisation is over the channels of each pixel, so it commutes with warping.
         """
         copy = features.to(compute_dtype(features.dtype))
         with _full_precision(features.device.type):
@@ -150,9 +150,9 @@ class Canonicalizer(nn.Module):
         return copy
 
 
-@dataclass(frozen=True, eq=False)  # one that is compared by value cannot be compiled by PyTorch 2.11
+@dataclass(frozen=True, eq=False)  # PyTorch 2.11 cannot compile a dataclass with __eq__
 class _Evaluation:
-    """The function whose fixed points are sought, of states ``(B, D)``."""
+    """The function f of states ``(B, D)`` whose fixed points are the equilibria."""
 
     advance: Callable[..., Tensor]
     copy: Tensor
@@ -162,19 +162,19 @@ class _Evaluation:
         return self.advance(state, self.copy, self.pools)
 
     def among(self, index: Tensor) -> _Evaluation:
-        """The same for some of the images."""
+        """Return the same function for the images at ``index``."""
         return _Evaluation(self.advance, self.copy[index], self.pools)
 
 
-def _rests(m: FamilyMap) -> bool:
-    """Whether ``m`` is seen to be the identity, as it is at the start; only where looking costs nothing."""
-    may_look = m.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return may_look and isinstance(m, GridMap) and not m.moves.any()
+def _is_identity(m: FamilyMap) -> bool:
+    """Return whether ``m`` is known to be the identity; only checked where that needs no host synchronisation."""
+    checked = m.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return checked and isinstance(m, GridMap) and not m.moves.any()
 
 
 @contextlib.contextmanager
 def _full_precision(device_type: str) -> Iterator[None]:
-    """Autocast off, if it is on: coordinates and solvers are never half precision."""
+    """Turn autocast off, because coordinates and solvers need full precision."""
     if torch.is_autocast_enabled(device_type):
         with torch.autocast(device_type, enabled=False):
             yield

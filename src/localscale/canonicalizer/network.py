@@ -28,7 +28,7 @@ __all__ = [
 
 Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
 
-IMAGE_CHANNELS = 4  # features with more channels than an image are normalised first
+IMAGE_CHANNELS = 4  # features with more channels are normalised
 IMAGE_SIDE, FEATURE_SIDE = 56, 28  # default resolutions
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
 
@@ -73,8 +73,8 @@ class ConvNetwork(NetworkSettings):
 class Trunk(nn.Module):
     """Convolutions with GELU in between: ``(B, C, h, w)`` to ``(B, channels[-1], h′, w′)``.
 
-    It runs in its input's precision whatever precision its own weights are kept in, so a half-precision backbone keeps
-    a float32 solver.
+    It computes in the dtype of its input, whatever the dtype of its weights, so that the solver of a half-precision
+    backbone stays in float32.
     """
 
     def __init__(self, in_channels: int, channels: tuple[int, ...]) -> None:
@@ -88,22 +88,22 @@ class Trunk(nn.Module):
         return convolutions(x, self.parameters_as(x.dtype))
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) of the features of such an input."""
+        """Return the (height, width) of the output for an input of this size."""
         for stride in strides_of(height, width, len(self.layers)):
             height, width = -(-height // stride), -(-width // stride)
         return height, width
 
     def parameters_as(self, dtype: torch.dtype) -> list[Tensor]:
-        """``tensors`` in a precision."""
+        """Return ``tensors()`` in ``dtype``."""
         return [tensor.to(dtype) for tensor in self.tensors()]
 
     def tensors(self) -> list[Tensor]:
-        """Each layer's weight and bias in turn; they need not be parameters, as in a replica."""
+        """Return weight and bias of each layer in turn."""
         return [tensor for layer in self.layers for tensor in (layer.weight, layer.bias)]
 
 
 def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """3 × 3 convolutions with GELU after each, given weights and biases in turn; they halve ``x`` while it is large."""
+    """Apply 3 × 3 convolutions with GELU, given weights and biases in turn; ``strides_of`` gives the strides."""
     strides = strides_of(x.shape[-2], x.shape[-1], len(parameters) // 2)
     for weight, bias, stride in zip(parameters[::2], parameters[1::2], strides, strict=True):
         x = F.gelu(F.conv2d(x, weight, bias, stride=stride, padding=1))
@@ -111,7 +111,7 @@ def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 
 
 def strides_of(height: int, width: int, layers: int) -> list[int]:
-    """By how much each of a trunk's layers thins out what an input of this size has become."""
+    """Return the stride of each layer for an input of this size: 2 while ``MIN_SIDE`` pixels remain, then 1."""
     strides = []
     for _ in range(layers):
         strides.append(2 if min(height, width) >= 2 * MIN_SIDE else 1)
@@ -126,7 +126,7 @@ def working_size(height: int, width: int, resolution: int) -> tuple[int, int]:
 
 
 class MapNetwork(nn.Module):
-    """H_ψ: features to a map. Its last layer starts at zero, so the first map is the identity, exactly.
+    """H_ψ, from looks to maps. Its last layer starts at zero, so the first map is exactly the identity.
 
     Raw parameters pass through a tanh: with temperature τ, neighbouring increments differ at most by a factor e^(2/τ).
     """
@@ -149,7 +149,7 @@ class MapNetwork(nn.Module):
         self.to_y = _zero(nn.Linear(channels[-1], 1))
 
     def pools(self, x: Tensor) -> Pools:
-        """What pools the trunk's features of inputs like ``x`` to the knots: the same in every step of a solve."""
+        """Return the matrices that pool the trunk's features to the knots, the same in every step of a solve."""
         height, width = self.trunk.output_size(*x.shape[-2:])
         cells_x, cells_y = ((1, *shape)[-2:] for shape in self.shapes)
         sizes = ((height, cells_x[0]), (width, cells_x[1]), (width, cells_y[0]), (height, cells_y[1]))
@@ -157,10 +157,10 @@ class MapNetwork(nn.Module):
         return (down_x, across_x), (down_y, across_y)
 
     def forward(self, x: Tensor, pools: Pools | None = None) -> FamilyMap:
-        """A map for each input; ``pools`` as ``pools`` gives them, where they are at hand."""
+        """Return a map for each input; ``pools`` is ``self.pools(x)``, if it was computed before."""
         pool_x, pool_y = self.pools(x) if pools is None else pools
-        # Weighing channels and pooling pixels commute, and one channel is less to pool than many. Pooling is adaptive
-        # average pooling as two small products: it exports everywhere and differentiates twice.
+        # The linear layer commutes with pooling, and one channel is cheaper to pool than many. Adaptive average pooling
+        # is written as two matrix products, which can be exported and differentiated twice.
         features = self.trunk(x)
         weighed = self.head_weights(x.dtype) @ features.flatten(2)
         weighed_x, weighed_y = weighed.unflatten(2, features.shape[2:]).unbind(1)
@@ -175,21 +175,21 @@ class MapNetwork(nn.Module):
         )
 
     def head_weights(self, dtype: torch.dtype) -> Tensor:
-        """What the heads along x and y weigh channels by, ``(2, C)``."""
+        """Return the weights of the heads along x and y, ``(2, C)``."""
         return torch.cat((self.to_x.weight, self.to_y.weight)).to(dtype)
 
     def head_biases(self, dtype: torch.dtype) -> Tensor:
-        """What the heads add, ``(2,)``."""
+        """Return the biases of the heads along x and y, ``(2,)``."""
         return torch.cat((self.to_x.bias, self.to_y.bias)).to(dtype)
 
 
 class EnergyNetwork(nn.Module):
-    """E_ψ: features to one energy per image, ``(B,)``; zero at initialisation, so nothing moves."""
+    """E_ψ, from looks to one energy per image, ``(B,)``; zero at initialisation, so the first map is the identity."""
 
     def __init__(self, in_channels: int, *, channels: tuple[int, ...] = (64, 128)) -> None:
         super().__init__()
         self.trunk = Trunk(in_channels, channels)
-        self.to_energy = _zero(nn.Linear(channels[-1], 1, bias=False))  # a constant would have no gradient
+        self.to_energy = _zero(nn.Linear(channels[-1], 1, bias=False))  # a bias has no gradient with respect to the map
 
     def forward(self, x: Tensor) -> Tensor:
         pooled = self.trunk(x).mean(dim=(2, 3))
@@ -203,7 +203,7 @@ def _zero(layer: nn.Linear) -> nn.Linear:
 
 
 def _pooling_matrix(size: int, cells: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Row k averages samples ⌊k·size/cells⌋ … ⌈(k+1)·size/cells⌉ − 1, shape ``(cells, size)``."""
+    """Return a matrix whose row k averages samples ⌊k·size/cells⌋ … ⌈(k+1)·size/cells⌉ − 1, shape ``(cells, size)``."""
     cell, sample = torch.arange(cells, device=device)[:, None], torch.arange(size, device=device)
     first, end = cell * size // cells, -(-(cell + 1) * size // cells)
     inside = ((sample >= first) & (sample < end)).to(dtype)

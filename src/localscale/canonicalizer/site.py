@@ -1,4 +1,4 @@
-"""A place in a network whose input is canonicalized."""
+"""``Site``: a module of a network whose input is canonicalized."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LAYOUTS = ("NCHW", "NHWC", "tokens")
 
 @dataclass(frozen=True)
 class Site:
-    """A module by its dotted path, and how the features that enter it are laid out.
+    """A module by its dotted path, and the layout of its input features.
 
     Args:
         path: the module's name in ``model.named_modules()``, or ``"input"`` for the image itself.
-        layout: ``"NCHW"``, ``"NHWC"`` or ``"tokens"``; ``None`` to have it found by a trial run.
-        channels: feature channels; ``None`` to have them counted.
+        layout: ``"NCHW"``, ``"NHWC"`` or ``"tokens"``; ``None`` to find it by a trial run.
+        channels: feature channels; ``None`` to find them by a trial run.
         prefix: class, distillation and register tokens before the patches (``"tokens"`` only).
         stride: image pixels per patch along y and x (``"tokens"`` only); the patch grid follows from the image's size.
-        shape: the feature shape met in the trial run, for reading; it takes no part in comparisons.
+        shape: the feature shape in the trial run, for information; comparisons ignore it.
 
     >>> str(Site("blocks.0")), Site("stage.1", layout="NCHW", channels=64).layout
     ('blocks.0', 'NCHW')
@@ -54,19 +54,19 @@ class Site:
 
     @property
     def known(self) -> bool:
-        """Whether nothing is left to be found by a trial run."""
+        """Whether the site needs no trial run."""
         if self.path == INPUT:
             return self.channels is not None
         return self.layout is not None and self.channels is not None and (self.layout != "tokens" or bool(self.stride))
 
     def layout_for(self, length: int, image_size: tuple[int, int]) -> Layout:
-        """The layout of features of ``length`` tokens, for an image of ``image_size`` (H, W) pixels."""
+        """Return the layout of features of ``length`` tokens, for an image of ``image_size`` (H, W) pixels."""
         if self.layout != "tokens":
             assert self.layout is not None
             return self.layout
         assert self.stride is not None
         tried = []
-        for rounding in (0, 1):  # a backbone drops the rest of an odd size, or pads it
+        for rounding in (0, 1):  # a backbone crops or pads sizes that are not multiples of the stride
             height, width = ((n + rounding * (s - 1)) // s for n, s in zip(image_size, self.stride, strict=True))
             if self.prefix + height * width == length:
                 return Tokens(height, width, self.prefix)
@@ -78,7 +78,7 @@ class Site:
         )
 
     def to_json(self) -> str | dict[str, Any]:
-        """The path alone where that says it all, else a dictionary of what differs from the defaults."""
+        """Return the path alone if all other fields have their defaults, else a dictionary of those that differ."""
         values = {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
@@ -88,7 +88,7 @@ class Site:
 
     @classmethod
     def from_json(cls, value: str | dict[str, Any] | Site) -> Site:
-        """The inverse of ``to_json``."""
+        """Read a site that ``to_json`` returned; a ``Site`` is returned unchanged."""
         if isinstance(value, Site):
             return value
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Solving z = f(z), and differentiating the answer."""
+"""Solve z = f(z), and differentiate the solution."""
 
 from localscale.equilibrium.fixed_point import POLICIES, Solution, fixed_point
 from localscale.equilibrium.gradients import GRADIENTS, Gradient, Implicit, Phantom, Unrolled

@@ -33,10 +33,10 @@ class Gradient(ABC):
 
 @dataclass(frozen=True)
 class Implicit(Gradient):
-    """The true gradient by the implicit function theorem, at memory independent of the number of steps.
+    """The exact gradient by the implicit function theorem, with memory independent of the number of steps.
 
     With J = ∂f/∂z at the equilibrium, dz = (1 − J)⁻¹ ∂f/∂θ dθ; backward solves the adjoint fixed point u = v + Jᵀu with
-    ``adjoint`` (by default the solver that found the equilibrium), then lets u flow through one evaluation of f.
+    ``adjoint`` (by default the solver that found the equilibrium), then backpropagates u through one evaluation of f.
     """
 
     adjoint: Solver | None = None
@@ -46,13 +46,12 @@ class Implicit(Gradient):
             object.__setattr__(self, "adjoint", choose("adjoint", self.adjoint, SOLVERS))
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
-        """Solve without a graph, then attach one evaluation and its adjoint."""
         with torch.no_grad():
             estimate = solver.solve(f, z0)
         point, adjoint = estimate.point.detach(), self.adjoint or solver
-        if not _graph_lasts():
+        if not _graph_is_reusable():
             return ImplicitAdjoint.apply(f(point), point, f, adjoint), estimate
-        with torch.compiler.set_stance("force_eager"):  # what is compiled frees what it saved after one use
+        with torch.compiler.set_stance("force_eager"):  # a compiled graph frees its saved tensors after one use
             value = f(point.requires_grad_())
         if not _depends_on_more(value, point):
             return value.detach(), estimate
@@ -61,7 +60,7 @@ class Implicit(Gradient):
 
 @dataclass(frozen=True)
 class Phantom(Gradient):
-    """Backpropagate through the last ``steps`` (damped) steps only: cheap, and not the gradient of the equilibrium."""
+    """Backpropagate through ``steps`` more (damped) steps only: cheap, but not the gradient of the equilibrium."""
 
     steps: int = 1
     damping: float = 1.0
@@ -73,7 +72,6 @@ class Phantom(Gradient):
             raise ConfigError(f"phantom damping is {self.damping}; expected above 0 and at most 1")
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
-        """Solve without a graph, then take the last steps with one."""
         with torch.no_grad():
             estimate = solver.solve(f, z0)
         value = estimate.point.detach()
@@ -84,27 +82,26 @@ class Phantom(Gradient):
 
 @dataclass(frozen=True)
 class Unrolled(Gradient):
-    """Backpropagate through every step of the solver: memory grows with the steps."""
+    """Backpropagate through every step of the solver; memory grows with the number of steps."""
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
-        """Solve with a graph."""
         estimate = solver.solve(f, z0)
         return estimate.value, estimate
 
 
 class ImplicitAdjoint(torch.autograd.Function):
-    """The identity on f(z*), whose backward solves the adjoint equation."""
+    """The identity on f(z*); its backward solves the adjoint equation."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, point: Tensor, f: Function | None, solver: Solver) -> Tensor:
-        """Pass ``value`` on."""
+        """Return ``value``."""
         ctx.save_for_backward(value, point)
         ctx.f, ctx.solver = f, solver
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, None, None, None]:
-        """u = v + Jᵀu."""
+        """Solve u = v + Jᵀu."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise GradientError(
                 'gradient="implicit" gives first derivatives only; use gradient="unrolled" where a gradient is '
@@ -120,7 +117,7 @@ class ImplicitAdjoint(torch.autograd.Function):
 
 
 def _depends_on_more(value: Tensor, point: Tensor) -> bool:
-    """Whether ``value`` has a gradient to anything but ``point``."""
+    """Return whether ``value`` has a gradient with respect to anything but ``point``."""
     seen, ahead = set(), [value.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -133,17 +130,17 @@ def _depends_on_more(value: Tensor, point: Tensor) -> bool:
     return False
 
 
-def _graph_lasts() -> bool:
-    """Whether one evaluation's graph serves every step of the adjoint.
+def _graph_is_reusable() -> bool:
+    """Return whether the graph of one evaluation can be used in every step of the adjoint.
 
-    Where saved tensors are hooked, as by checkpointing, each use may work them out again.
+    With saved-tensor hooks, as in activation checkpointing, each use may recompute the saved tensors.
     """
     return not torch.compiler.is_compiling() and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
 def _pull_back(f: Function | None, value: Tensor, point: Tensor) -> Function:
-    """u ↦ Jᵀu with J = ∂f/∂z at ``point``, by the graph of ``value`` or by another evaluation of ``f``."""
-    if f is not None and torch.compiler.is_compiling():  # which can trace the one, but not the other
+    """Return u ↦ Jᵀu with J = ∂f/∂z at ``point``, from the graph of ``value`` or from another evaluation of ``f``."""
+    if f is not None and torch.compiler.is_compiling():  # dynamo traces vjp, but not autograd.grad with a kept graph
         vjp = torch.func.vjp(f, point)[1]
         return lambda u: vjp(u)[0]
     if f is not None:

@@ -1,4 +1,4 @@
-"""What a local scaling is: monotone maps of [0,1]² and their algebra."""
+"""Local scalings: monotone maps of [0,1]², their inverses and compositions."""
 
 from localscale.maps.base import Composition, FamilyMap, Map
 from localscale.maps.build import FAMILIES, identity_map, map_from_logits, random_map, resampling_error

@@ -1,4 +1,4 @@
-"""What every local scaling of the plane can do."""
+"""The interface of all maps of the plane, and their composition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ InverseMethod = Literal["exact", "rowwise"]
 
 
 def knot_pair(knots: int | tuple[int, int]) -> tuple[int, int]:
-    """``knots`` as (along x, along y), checked."""
+    """Return ``knots`` as (along x, along y), or raise ``MapError``."""
     pair = tuple(knots) if isinstance(knots, tuple | list) else (knots, knots)
     if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) for n in pair):
         raise MapError(f"knots is {knots!r}; expected an integer or a pair of integers (along x, along y)")
@@ -38,7 +38,7 @@ class Map(ABC):
     @property
     @abstractmethod
     def batch(self) -> int:
-        """How many maps this is."""
+        """The number of maps."""
 
     @property
     @abstractmethod
@@ -48,7 +48,7 @@ class Map(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where the maps live."""
+        """The device of the maps."""
 
     @abstractmethod
     def displacement(self, points: Tensor) -> Tensor:
@@ -64,10 +64,10 @@ class Map(ABC):
 
     @abstractmethod
     def _invert(self, method: InverseMethod) -> Map:
-        """``inverse`` with its argument checked."""
+        """Return the inverse; ``method`` is valid."""
 
     def inverse(self, method: InverseMethod = "exact") -> Map:
-        """l⁻¹. ``"exact"`` inverts l; ``"rowwise"`` is the paper's approximation (App. A2.2), kept for parity.
+        """Return l⁻¹: ``"exact"``, or ``"rowwise"`` for the paper's approximation (App. A2.2).
 
         The exact inverse is unique where the map does not fold; its gradients are exact to second order.
         """
@@ -81,7 +81,7 @@ class Map(ABC):
         return points + self.displacement(points)
 
     def local_scale(self, points: Tensor) -> Tensor:
-        """How much larger things at p become, √det ∂l/∂p, shape ``(B, P)``; negative where the map folds."""
+        """Return √det ∂l/∂p, by which things at p become larger, shape ``(B, P)``; negative where the map folds."""
         determinant = torch.linalg.det(self.jacobian(self._checked(points)))
         return determinant.sign() * determinant.abs().sqrt()
 
@@ -91,15 +91,15 @@ class Map(ABC):
         return self.displacement(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
 
     def displacement_lattices(self, height: int, width: int) -> tuple[Tensor, ...]:
-        """Displacements on even lattices; interpolated linearly to H×W they are ``displacement_field``.
+        """Return displacements on even lattices, which linear interpolation to H×W turns into ``displacement_field``.
 
-        Along x and along y ``(B, rows, columns)`` or, on the same lattice, both as one ``(B, 2, rows, columns)``. A
-        family may have them on fewer points than there are pixels.
+        They are one ``(B, 2, rows, columns)`` tensor, or, on different lattices, two ``(B, rows, columns)`` tensors
+        along x and y. A family may use fewer points than there are pixels.
         """
         return (self.displacement_field(height, width).movedim(-1, 1),)
 
     def mean_displacement(self, size: int = 32) -> Tensor:
-        """Mean distance from the identity, as a fraction of the image side, shape ``(B,)``."""
+        """Return the mean distance from the identity, as a fraction of the image side, shape ``(B,)``."""
         return torch.linalg.vector_norm(self.displacement_field(size, size), dim=-1).mean(dim=(1, 2))
 
     def __matmul__(self, other: Map) -> Map:
@@ -110,7 +110,7 @@ class Map(ABC):
         return {name: part for name, part in vars(self).items() if isinstance(part, Tensor | MonotoneMap | Map)}
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same map on another device or in another floating dtype."""
+        """Return the same map on another device or in another floating dtype."""
         if dtype not in (None, torch.float32, torch.float64):
             raise MapError(f"dtype is {dtype}; maps are float32 or float64 whatever the features are")
         moved = copy.copy(self)
@@ -119,7 +119,7 @@ class Map(ABC):
         return moved
 
     def detach(self) -> Self:
-        """The same map without its gradient."""
+        """Return the same map without its gradient."""
         cut = copy.copy(self)
         for name, part in self._parts().items():
             vars(cut)[name] = part.detach()
@@ -131,7 +131,7 @@ class Map(ABC):
         if not points.is_floating_point():
             raise ShapeError(f"points have dtype {points.dtype}; expected a floating dtype")
         if points.shape[0] not in (1, self.batch):
-            raise MapError(f"{points.shape[0]} sets of points came for {self.batch} maps; expected 1 or {self.batch}")
+            raise MapError(f"points are a batch of {points.shape[0]} for {self.batch} maps; expected 1 or {self.batch}")
         return points.to(self.dtype).expand(self.batch, -1, -1).clamp(0, 1)
 
 
@@ -180,7 +180,7 @@ class FamilyMap(Map):
 
 
 class Composition(Map):
-    """a∘b, kept as its two parts: bilinear maps do not close under composition, so nothing is lost by not fitting."""
+    """a∘b, kept as its two parts, because the composition of two grid maps is not a grid map."""
 
     def __init__(self, outer: Map, inner: Map) -> None:
         if outer.batch != inner.batch:
@@ -210,7 +210,7 @@ class Composition(Map):
         return self.outer.jacobian(self.inner(points)) @ self.inner.jacobian(points)
 
     def min_determinant(self) -> Tensor:
-        """The product of the parts' minima: a lower bound where neither part folds."""
+        """Return the product of both minima: a lower bound where neither part folds."""
         return self.outer.min_determinant() * self.inner.min_determinant()
 
     def _invert(self, method: InverseMethod) -> Map:

@@ -1,4 +1,4 @@
-"""Making maps: the identity, random ones, and from raw parameters."""
+"""Build maps: the identity, random maps, and maps from raw parameters; and the registry of families."""
 
 import math
 
@@ -16,7 +16,7 @@ FAMILIES: dict[str, type[FamilyMap]] = {"grid": GridMap, "separable": SeparableM
 
 
 def family_of(name: str) -> type[FamilyMap]:
-    """The map class called ``name``."""
+    """Return the class of the family ``name``, or raise ``MapError`` with the near misses."""
     if name not in FAMILIES:
         raise MapError(f"no family {name!r}: {near_misses(str(name), FAMILIES)}")
     return FAMILIES[name]
@@ -37,7 +37,7 @@ def identity_map(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> FamilyMap:
-    """The map that moves nothing.
+    """Return the identity.
 
     >>> identity_map(2, family="separable").mean_displacement()
     tensor([0., 0.])
@@ -60,15 +60,15 @@ def random_map(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> FamilyMap:
-    """Maps whose raw parameters are uniform in [0, strength].
+    """Return maps whose raw parameters are uniform in [0, strength].
 
     Args:
-        batch: how many maps.
+        batch: the number of maps.
         knots: control points along an axis, or a pair (along x, along y).
         strength: 0 is the identity; at 2 neighbouring increments differ by up to e² ≈ 7.
         family: ``"grid"`` or ``"separable"``.
-        generator: source of randomness; drawn on its own device, so a seeded CPU generator gives the same maps
-            everywhere.
+        generator: the random number generator. Numbers are drawn on its device, so a seeded CPU generator gives the
+            same maps on every device.
         guard: smallest Jacobian determinant to allow in a ``grid`` map; ``None`` lets it fold.
         temperature: divides the raw parameters before the softmax.
 
@@ -97,7 +97,7 @@ def map_from_logits(
     guard: float | None = 0.1,
     temperature: float = 1.0,
 ) -> FamilyMap:
-    """Maps from raw parameters: a softmax along the last axis makes increments, a running sum makes coordinates.
+    """Return maps from raw parameters: a softmax along the last axis gives increments, their running sum coordinates.
 
     For ``"grid"`` the shapes are ``(B, Ny, Nx − 1)``, one row of the lattice each, and ``(B, Nx, Ny − 1)``, one column
     each; for ``"separable"`` they are ``(B, Nx − 1)`` and ``(B, Ny − 1)``.
@@ -120,10 +120,10 @@ def map_from_logits(
 
 
 def resampling_error(m: Map, knots: int | tuple[int, int], *, size: int = 129) -> Tensor:
-    """The largest distance between ``m`` and its fit on a ``knots`` lattice, over ``size²`` points, shape ``(B,)``.
+    """Return the largest distance between ``m`` and its re-sampled grid map over ``size²`` points, shape ``(B,)``.
 
-    Grid maps do not close under composition: this is what putting ``a @ b`` back on a lattice costs, as a fraction of
-    the image side.
+    The composition of two grid maps is not a grid map. This is the error of re-sampling ``a @ b`` on a ``knots``
+    lattice, as a fraction of the image side.
     """
     fitted = resample_to_grid(m, knot_pair(knots))
     return torch.linalg.vector_norm(

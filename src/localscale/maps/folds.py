@@ -1,7 +1,7 @@
-"""Where a bilinear lattice map folds, and how to stop it.
+"""Find and prevent folds of grid maps.
 
 Inside a cell of a bilinear map the Jacobian determinant is affine in the cell's coordinates (the xy terms cancel), so
-its extremes sit on the four corners: a finite check decides whether the map is a bijection.
+its extremes are at the four corners. The map is a bijection if all corner determinants are positive.
 """
 
 import torch
@@ -11,7 +11,7 @@ __all__ = ["corner_determinants", "guard_factor"]
 
 
 def _corner_gradients(displacements: Tensor) -> tuple[Tensor, Tensor]:
-    """∂(l − p)/∂x and ∂(l − p)/∂y on the four corners of each cell, both ``(B, 2, 4, Ny − 1, Nx − 1)``."""
+    """Return ∂(l − p)/∂x and ∂(l − p)/∂y at the four corners of each cell, both ``(B, 2, 4, Ny − 1, Nx − 1)``."""
     _, _, rows, columns = displacements.shape
     along_x = displacements.diff(dim=3) * (columns - 1)  # one per horizontal edge
     along_y = displacements.diff(dim=2) * (rows - 1)  # one per vertical edge
@@ -26,17 +26,17 @@ def _trace_and_determinant(displacements: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def corner_determinants(displacements: Tensor) -> Tensor:
-    """det ∂l/∂p on the corners of each cell, ``(B, 2, Ny, Nx)`` displacements to ``(B, 4, Ny − 1, Nx − 1)``."""
+    """Return det ∂l/∂p at the corners of each cell, from ``(B, 2, Ny, Nx)`` to ``(B, 4, Ny − 1, Nx − 1)``."""
     trace, determinant = _trace_and_determinant(displacements)
     return 1 + trace + determinant
 
 
 def guard_factor(displacements: Tensor, epsilon: float) -> Tensor:
-    """The factor t in (0, 1], one per map ``(B,)``, at which id + t·(l − id) has all determinants ≥ ``epsilon``.
+    """Return the factor t in (0, 1], one per map ``(B,)``, at which id + t·(l − id) has all determinants ≥ ``epsilon``.
 
     On a corner with gradient I + tK the determinant is 1 + t·tr K + t²·det K. Its first crossing of ε has the closed
-    form 2c / (−tr K + √(tr² K − 4c·det K)) with c = 1 − ε. Where it never crosses, the root of the square is taken as
-    zero: a little cautious, and continuous in the map.
+    form 2c / (−tr K + √(tr² K − 4c·det K)) with c = 1 − ε. Where it never crosses ε, the discriminant is clamped to
+    zero: the factor is then smaller than necessary, but continuous in the map.
     """
     trace, determinant = _trace_and_determinant(displacements)
     c = 1 - epsilon

@@ -20,8 +20,8 @@ class GridMap(FamilyMap):
     """A lattice of control points, rows increasing in x, columns increasing in y, bilinear in each cell.
 
     The map is held as the ``displacements`` ``(B, 2, Ny, Nx)`` of its control points from the even lattice (channel 0
-    is x, channel 1 is y), so the identity is exactly zero. Compositions and inverses leave the family: ``@`` and
-    ``inverse()`` return exact maps of other types, and ``resample`` comes back, at a cost
+    is x, channel 1 is y), so the identity is exactly zero. Compositions and inverses are not grid maps: ``@`` and
+    ``inverse()`` return exact maps of other types. ``resample`` turns a map into a grid map, with the error that
     ``localscale.maps.resampling_error`` measures.
 
     >>> l = GridMap.from_logits(torch.randn(4, 6, 7), torch.randn(4, 8, 5), guard=0.1)  # 8 knots along x, 6 along y
@@ -44,7 +44,7 @@ class GridMap(FamilyMap):
     def from_logits(
         cls, logits_x: Tensor, logits_y: Tensor, *, temperature: float = 1.0, guard: float | None = None
     ) -> GridMap:
-        """Raw parameters ``(B, Ny, Nx − 1)``, one row each, and ``(B, Nx, Ny − 1)``, one column each.
+        """Build maps from raw parameters ``(B, Ny, Nx − 1)``, row by row, and ``(B, Nx, Ny − 1)``, column by column.
 
         ``guard`` is the smallest Jacobian determinant to allow; ``None`` lets the map fold.
         """
@@ -84,12 +84,12 @@ class GridMap(FamilyMap):
 
     @property
     def moves(self) -> Tensor:
-        """Which of the maps are not the identity, ``(B,)``."""
+        """Whether each map differs from the identity, ``(B,)``."""
         return self.displacements.flatten(1).any(dim=1)
 
     @property
     def control_points(self) -> Tensor:
-        """Where the lattice goes, ``(B, 2, Ny, Nx)``."""
+        """The positions of the control points, ``(B, 2, Ny, Nx)``."""
         return self.displacements + self._even()
 
     def _even(self) -> Tensor:
@@ -97,15 +97,15 @@ class GridMap(FamilyMap):
         return lattice(rows, columns, dtype=self.dtype, device=self.device).permute(2, 0, 1)
 
     def _corners(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Offsets on the four corners ``(B, P, 2, 2, 2)`` of each point's cell, and its place ``(B, P, 2)`` therein."""
+        """Return the displacements of the corners of each point's cell, and the point's position in the cell."""
         columns, rows = self.knots
         place = points * xy_pair(columns - 1, rows - 1, points)
-        cell = place.detach().nan_to_num(0).floor()  # a lost point stays lost by its place, not by its cell
+        cell = place.detach().nan_to_num(0).floor()  # a NaN point stays NaN through its position in the cell
         cell_x, cell_y = cell[..., 0].clamp(0, columns - 2).long(), cell[..., 1].clamp(0, rows - 2).long()
         return self.cell_corners(cell_x, cell_y), place - torch.stack((cell_x, cell_y), dim=-1)
 
     def cell_corners(self, cell_x: Tensor, cell_y: Tensor) -> Tensor:
-        """Offsets on the corners of the named cells ``(B, P)``, shape ``(B, P, 2, 2, 2)``: row, column, (x, y)."""
+        """Return the displacements of the corners of cells ``(B, P)`` as ``(B, P, 2, 2, 2)``: row, column, (x, y)."""
         columns = self.knots[0]
         flat = self.displacements.flatten(2)
         top_left = cell_y * columns + cell_x
@@ -114,23 +114,23 @@ class GridMap(FamilyMap):
         return gathered.unflatten(2, (*cell_x.shape[1:], 2, 2)).movedim(1, -1)
 
     def displacement(self, points: Tensor) -> Tensor:
-        corners, place = self._corners(points)
-        s, t = place[..., 0, None], place[..., 1, None]
+        corners, inside = self._corners(points)
+        s, t = inside[..., 0, None], inside[..., 1, None]
         top = corners[..., 0, 0, :] * (1 - s) + corners[..., 0, 1, :] * s
         bottom = corners[..., 1, 0, :] * (1 - s) + corners[..., 1, 1, :] * s
         return top * (1 - t) + bottom * t
 
     def displacement_field(self, height: int, width: int) -> Tensor:
-        # One axis after the other: the gradient then gathers along lines, not from every pixel into a few knots.
+        # One axis after the other, so that the gradient is summed along lines and not from all pixels into a few knots.
         return _stretch(_stretch(self.displacements, width, dim=3), height, dim=2).permute(0, 2, 3, 1)
 
     def displacement_lattices(self, height: int, width: int) -> tuple[Tensor]:
         return (self.displacements,)
 
     def jacobian(self, points: Tensor) -> Tensor:
-        corners, place = self._corners(self._checked(points))
+        corners, inside = self._corners(self._checked(points))
         columns, rows = self.knots
-        s, t = place[..., 0, None], place[..., 1, None]
+        s, t = inside[..., 0, None], inside[..., 1, None]
         by_x = (corners[..., 0, 1, :] - corners[..., 0, 0, :]) * (1 - t) + (
             corners[..., 1, 1, :] - corners[..., 1, 0, :]
         ) * t
@@ -144,15 +144,15 @@ class GridMap(FamilyMap):
         return corner_determinants(self.displacements).flatten(1).amin(dim=1)
 
     def max_determinant(self) -> Tensor:
-        """The largest Jacobian determinant over the square, shape ``(B,)``."""
+        """Return the largest Jacobian determinant over the square, shape ``(B,)``."""
         return corner_determinants(self.displacements).flatten(1).amax(dim=1)
 
     def folds(self) -> Tensor:
-        """Which cells contain a fold, a boolean ``(B, Ny − 1, Nx − 1)``."""
+        """Return whether each cell contains a fold, ``(B, Ny − 1, Nx − 1)``."""
         return (corner_determinants(self.displacements) <= 0).any(dim=1)
 
     def guarded(self, epsilon: float | None = 0.1) -> GridMap:
-        """The map shrunk toward the identity, each on its own, until no determinant is below ``epsilon``."""
+        """Return the maps, each shrunk toward the identity until no determinant is below ``epsilon``."""
         if epsilon is None:
             return self
         if not 0 < epsilon < 1:
@@ -162,35 +162,32 @@ class GridMap(FamilyMap):
     def _invert(self, method: InverseMethod) -> Map:
         return ExactInverse(self) if method == "exact" else RowwiseInverse(self)
 
-    # The equilibrium's state: control points, as one vector per map.
-
     def state(self) -> Tensor:
-        """The map's coordinates as ``(B, 2·Ny·Nx)``: what solvers and losses measure."""
+        """Return the control points as ``(B, 2·Ny·Nx)``."""
         return self.control_points.flatten(1)
 
     @classmethod
     def from_state(cls, state: Tensor, knots: tuple[int, int]) -> GridMap:
-        """The inverse of ``state``."""
         control = state.unflatten(1, (2, knots[1], knots[0]))
         even = lattice(knots[1], knots[0], dtype=state.dtype, device=state.device).permute(2, 0, 1)
         return cls(control - even)
 
     def logits(self) -> tuple[Tensor, Tensor]:
-        """Raw parameters that give this map back: each increment's log over an even one, 0 for the identity."""
+        """Return log(increment · N), raw parameters that give this map back; 0 for the identity."""
         x, y = self.displacements.unbind(dim=1)
         return logits_from_displacements(x), logits_from_displacements(y.transpose(1, 2))
 
     def compose_resampled(self, inner: Map, *, guard: float | None = None) -> GridMap:
-        """l∘inner re-sampled on l's own lattice, where ``@`` would keep it exact in another type."""
+        """Return l∘inner re-sampled on l's own lattice; ``@`` keeps it exact, as another type."""
         return resample_to_grid(Composition(self, inner), self.knots, guard=guard)
 
     def resample(self, knots: int | tuple[int, int], *, guard: float | None = None) -> GridMap:
-        """The grid map with this map's values on another lattice."""
+        """Return the grid map with this map's values on another lattice."""
         return resample_to_grid(self, knot_pair(knots), guard=guard)
 
 
 def _stretch(values: Tensor, size: int, dim: int) -> Tensor:
-    """Linear interpolation along ``dim`` to ``size`` samples, corners on corners."""
+    """Interpolate linearly along ``dim`` to ``size`` samples; the ends stay on the ends."""
     place = coordinates(size, dtype=values.dtype, device=values.device) * (values.shape[dim] - 1)
     left = place.floor().clamp_max(values.shape[dim] - 2).long()
     weight = (place - left).view(-1, *(1 for _ in range(dim + 1, values.dim())))
@@ -198,7 +195,7 @@ def _stretch(values: Tensor, size: int, dim: int) -> Tensor:
 
 
 def resample_to_grid(m: Map, knots: tuple[int, int], *, guard: float | None = None) -> GridMap:
-    """The grid map that agrees with ``m`` on a ``knots`` = (Nx, Ny) lattice; the sides stay exactly in place."""
+    """Return the grid map that equals ``m`` on a ``knots`` = (Nx, Ny) lattice; the sides stay exactly in place."""
     displacement = m.displacement_field(knots[1], knots[0]).permute(0, 3, 1, 2)
     x = F.pad(displacement[:, 0, :, 1:-1], (1, 1))
     y = F.pad(displacement[:, 1, 1:-1, :], (0, 0, 1, 1))

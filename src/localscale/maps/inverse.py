@@ -1,4 +1,4 @@
-"""Inverses of bilinear lattice maps: exact, and the paper's row-and-column approximation."""
+"""Inverses of grid maps: exact, and the paper's row-and-column approximation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ExactInverse", "RowwiseInverse"]
 
 
 class _GridInverse(Map):
-    """What both inverses share: they live where their forward map lives."""
+    """The properties that both inverses take from their forward map."""
 
     def __init__(self, forward: GridMap) -> None:
         self.forward = forward
@@ -40,8 +40,8 @@ class ExactInverse(_GridInverse):
     """l⁻¹ for a grid map without folds (determinants above √eps): find the cell, solve its 2×2 bilinear system.
 
     Gradients come from the implicit function theorem: a Newton step p + J⁻¹·(q − l(p; θ)) with p and J held fixed has
-    the derivative J⁻¹·(dq − ∂l/∂θ dθ). As such a step doubles the digits that are right, it doubles the orders of
-    derivatives: a second step from there makes second derivatives exact too. The result is written in displacements,
+    the derivative J⁻¹·(dq − ∂l/∂θ dθ). A second Newton step makes second derivatives exact too, as each step doubles
+    the order of the error. The result is written in displacements,
     −D + (J⁻¹ − 1)·r with D = l(p) − p and r = q − l(p), so that the inverse of the identity is exactly the identity.
     """
 
@@ -64,16 +64,16 @@ class ExactInverse(_GridInverse):
         return self.forward
 
     def _cells(self) -> Tensor:
-        """How many cells lie along x and y."""
+        """Return the number of cells along x and y."""
         columns, rows = self.forward.knots
         return xy_pair(columns - 1, rows - 1, self.forward.displacements)
 
     def _to_cell(self, points: Tensor, cell: Tensor) -> Tensor:
-        """Points relative to a cell's top left, in cell widths."""
+        """Return points relative to the top left of a cell, in cell widths."""
         return (points - cell / self._cells()) * self._cells()
 
     def _corners(self, cell: Tensor) -> Tensor:
-        """How far a cell's corners move, in cell widths, ``(B, P, 2, 2, 2)``."""
+        """Return the displacements of a cell's corners, in cell widths, ``(B, P, 2, 2, 2)``."""
         return self.forward.cell_corners(cell[..., 0], cell[..., 1]) * self._cells()
 
 
@@ -81,7 +81,7 @@ class RowwiseInverse(_GridInverse):
     """The paper's approximate inverse: every row and every column is inverted on its own (App. A2.2).
 
     On a pixel grid the map is first sampled at the pixels and the sampled rows and columns are inverted, as in the
-    published code; at free points the rows and columns through the point are inverted as they are.
+    published code. At other points the row and the column through the point are inverted.
     """
 
     def displacement(self, points: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class RowwiseInverse(_GridInverse):
         return torch.stack((inverse_x, inverse_y.transpose(1, 2)), dim=-1)
 
     def jacobian(self, points: Tensor) -> Tensor:
-        """By automatic differentiation, as a value: this map has no closed form worth keeping."""
+        """Return the Jacobian by automatic differentiation; it carries no gradient itself."""
         points = self._checked(points).detach().requires_grad_()
         with torch.enable_grad():
             moved = points + self.displacement(points)
@@ -112,18 +112,18 @@ class RowwiseInverse(_GridInverse):
         return torch.stack(rows, dim=-2)
 
     def min_determinant(self) -> Tensor:
-        """Over a 64 × 64 grid: this map is not piecewise bilinear, so no finite set of corners decides."""
+        """Return the minimum over a 64 × 64 grid, an estimate: this map is not piecewise bilinear."""
         centres = (torch.arange(64, dtype=self.dtype, device=self.device) + 0.5) / 64
         points = torch.cartesian_prod(centres, centres).expand(self.batch, -1, -1)
         return torch.linalg.det(self.jacobian(points)).amin(dim=1)
 
     def _invert(self, method: InverseMethod) -> Map:
-        """The map it came from, of which this is only an approximate inverse."""
+        """Return the forward map, of which this is only an approximate inverse."""
         return self.forward
 
 
 def _rows_at(rows: Tensor, y: Tensor) -> Tensor:
-    """Linear interpolation between rows ``(B, M, N)`` at heights ``y`` ``(B, P)``, giving ``(B, P, N)``."""
+    """Interpolate linearly between rows ``(B, M, N)`` at heights ``y`` ``(B, P)``, giving ``(B, P, N)``."""
     place = y * (rows.shape[1] - 1)
     above = place.detach().nan_to_num(0).floor().clamp(0, rows.shape[1] - 2)
     t = (place - above).unsqueeze(-1)
@@ -132,11 +132,11 @@ def _rows_at(rows: Tensor, y: Tensor) -> Tensor:
 
 
 def _find_cell(control: Tensor, points: Tensor) -> Tensor:
-    """The (column, row) of the cell whose image holds each point, integers ``(B, P, 2)``.
+    """Return the (column, row) of the cell that l maps onto each point, integers ``(B, P, 2)``.
 
-    Follow lattice row y_j to where its image meets the point's x. If the image there is above the point, so is the
-    whole row: with increasing rows and a positive determinant that height grows with y. Counting the interior rows
-    above the point gives its row of cells, and columns work alike. No search can fail, and none is iterative.
+    The image of lattice row j crosses the point's x once, at some height. These heights increase with j, because rows
+    increase and the determinant is positive. The number of interior rows whose height is at most the point's y is the
+    point's row of cells. Columns work alike. This needs no iterative search.
     """
     x, y = control.unbind(dim=1)
     row = _count_lines_before(x, y, points[..., 0], points[..., 1])
@@ -145,7 +145,7 @@ def _find_cell(control: Tensor, points: Tensor) -> Tensor:
 
 
 def _count_lines_before(along: Tensor, across: Tensor, position: Tensor, level: Tensor) -> Tensor:
-    """How many interior lines ``(B, M, N)`` have not passed ``level`` where they meet ``position``, ``(B, P)``."""
+    """Count the interior lines ``(B, M, N)`` that are not beyond ``level`` at ``position``, both ``(B, P)``."""
     count = torch.zeros_like(position, dtype=torch.long)
     for line in range(1, along.shape[1] - 1):
         count = count + (interpolate(position, along[:, line], across[:, line]) <= level)
@@ -156,7 +156,7 @@ Terms = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _bilinear_terms(corners: Tensor) -> Terms:
-    """Corner displacements ``(B, P, 2, 2, 2)`` to the terms of c + d_s·s + d_t·t + g·st, each ``(B, P, 2)``."""
+    """Convert corner displacements ``(B, P, 2, 2, 2)`` to the terms of c + d_s·s + d_t·t + g·st, each ``(B, P, 2)``."""
     top_left, top_right = corners[..., 0, 0, :], corners[..., 0, 1, :]
     bottom_left, bottom_right = corners[..., 1, 0, :], corners[..., 1, 1, :]
     return (
@@ -168,9 +168,9 @@ def _bilinear_terms(corners: Tensor) -> Terms:
 
 
 def _newton_step(terms: Terms, place: Tensor, target: Tensor, *, fixed: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """The displacement D at ``place``, the residual target − place − D, and the step J⁻¹·residual.
+    """Return the displacement D at ``place``, the residual target − place − D, and the step J⁻¹·residual.
 
-    ``fixed`` keeps J out of the gradient.
+    ``fixed`` excludes J from the gradient.
     """
     constant, by_s, by_t, by_st = terms
     s, t = place[..., :1], place[..., 1:]
@@ -188,7 +188,7 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _solve_2x2(first: Tensor, second: Tensor, right: Tensor) -> Tensor:
-    """Solve [first, second]·z = right by Cramer's rule; where the map folds, by no more than a cell."""
+    """Solve [first, second]·z = right by Cramer's rule, clamped to one cell; 0 where the map folds."""
     determinant = _cross(first, second)
     usable = determinant > torch.finfo(right.dtype).eps ** 0.5
     safe = torch.where(usable, determinant, 1)
@@ -197,11 +197,11 @@ def _solve_2x2(first: Tensor, second: Tensor, right: Tensor) -> Tensor:
 
 
 def _solve_bilinear(terms: Terms, target: Tensor) -> Tensor:
-    """(s, t) with (s, t) + c + d_s·s + d_t·t + g·st = target: the root of a quadratic in t.
+    """Return (s, t) with (s, t) + c + d_s·s + d_t·t + g·st = target: the root of a quadratic in t.
 
     With e = (1,0) + d_s, f = (0,1) + d_t and h = target − c, eliminating s leaves
     −(f×g)·t² + (h×g + e×f)·t + h×e = 0. At a solution its derivative is the Jacobian determinant, so without folds the
-    wanted root is the one with the positive square root.
+    right root is the one with the positive square root.
     """
     constant, by_s, by_t, g = terms
     x, y = torch.eye(2, dtype=target.dtype, device=target.device)

@@ -1,6 +1,8 @@
-"""Separable maps l(x, y) = (a(x), b(y)): the family that is a group."""
+"""Separable maps l(x, y) = (a(x), b(y)), which form a group."""
 
 from __future__ import annotations
+
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,8 +32,8 @@ class SeparableMap(FamilyMap):
     @classmethod
     def from_logits(
         cls, logits_x: Tensor, logits_y: Tensor, *, temperature: float = 1.0, guard: float | None = None
-    ) -> SeparableMap:
-        """Raw parameters ``(B, Nx − 1)`` and ``(B, Ny − 1)``; ``guard`` is accepted and idle: these maps never fold."""
+    ) -> Self:
+        """Build maps from raw parameters ``(B, Nx − 1)`` and ``(B, Ny − 1)``; they never fold, whatever ``guard``."""
         if logits_x.dim() != 2 or logits_y.dim() != 2 or logits_x.shape[0] != logits_y.shape[0]:
             raise MapError(
                 f"logits have shapes {tuple(logits_x.shape)} and {tuple(logits_y.shape)}; "
@@ -85,54 +87,51 @@ class SeparableMap(FamilyMap):
         return self.x.slopes.amin(dim=-1) * self.y.slopes.amin(dim=-1)
 
     def _invert(self, method: InverseMethod) -> SeparableMap:
-        """Closed form; for this family the row-wise inverse is the exact one."""
+        """Return the inverse in closed form; for this family the row-wise inverse is exact."""
         return SeparableMap(self.x.inverse(), self.y.inverse())
 
     def __matmul__(self, other: Map) -> Map:
         if not isinstance(other, SeparableMap):
             return super().__matmul__(other)
-        Composition(self, other)  # refuses what does not fit
+        Composition(self, other)  # raises if batches or dtypes differ
         return SeparableMap(self.x @ other.x, self.y @ other.y)
 
-    # The equilibrium's state: values on even knots, as one vector per map.
-
     def state(self) -> Tensor:
-        """The map's coordinates as ``(B, Nx + Ny)``: what solvers and losses measure."""
+        """Return the values on the knots as ``(B, Nx + Ny)``."""
         self._require_even()
         return torch.cat((self.x.values, self.y.values), dim=-1)
 
     @classmethod
-    def from_state(cls, state: Tensor, knots: tuple[int, int]) -> SeparableMap:
-        """The inverse of ``state`` for maps on even knots."""
+    def from_state(cls, state: Tensor, knots: tuple[int, int]) -> Self:
         parts = state.split(list(knots), dim=-1)
         even = [coordinates(n, dtype=state.dtype, device=state.device) for n in knots]
         return cls(*(MonotoneMap.from_displacements(part - base) for part, base in zip(parts, even, strict=True)))
 
     def logits(self) -> tuple[Tensor, Tensor]:
-        """Raw parameters that give this map back: each increment's log over an even one, 0 for the identity."""
+        """Return log(increment · N), raw parameters that give this map back; 0 for the identity."""
         self._require_even()
         x, y = (logits_from_displacements(axis.values - axis.knots) for axis in (self.x, self.y))
         return x, y
 
-    def compose_resampled(self, inner: SeparableMap, *, guard: float | None = None) -> SeparableMap:
-        """l∘inner re-sampled on l's own even knots, where ``@`` would keep it exact on more of them.
+    def compose_resampled(self, inner: Self, *, guard: float | None = None) -> Self:
+        """Return l∘inner re-sampled on l's own even knots; ``@`` keeps it exact, on more knots.
 
-        A point between two maps, as solvers try, need not increase; ``guard`` shrinks what comes of it toward the
-        identity until no determinant is below it.
+        A point that a solver tries need not be increasing; ``guard`` then shrinks the result toward the identity until
+        no determinant is below it.
         """
         self._require_even()
-        Composition(self, inner)  # refuses what does not fit
-        return SeparableMap(*(_compose_on_knots(a, b, guard) for a, b in ((self.x, inner.x), (self.y, inner.y))))
+        Composition(self, inner)  # raises if batches or dtypes differ
+        return type(self)(*(_compose_on_knots(a, b, guard) for a, b in ((self.x, inner.x), (self.y, inner.y))))
 
     def resample(self, knots: int | tuple[int, int], *, guard: float | None = None) -> SeparableMap:
-        """The map with the same values on even knots."""
+        """Return the map with the same values on even knots."""
         along_x, along_y = knot_pair(knots)
         return SeparableMap(self.x.resample(along_x), self.y.resample(along_y))
 
     def _require_even(self) -> None:
         if not (self.x.even and self.y.even):
             raise MapError(
-                "this separable map stands on uneven knots, as inverses and compositions do; resample it first"
+                "this separable map has uneven knots, as inverses and compositions have; call resample(knots) first"
             )
 
 
@@ -141,7 +140,6 @@ def _compose_on_knots(outer: MonotoneMap, inner: MonotoneMap, guard: float | Non
     displacements = torch.nn.functional.pad(displacements[..., 1:-1], (1, 1))
     if guard is not None:
         steepest_fall = -displacements.diff(dim=-1).amin(dim=-1, keepdim=True) * (displacements.shape[-1] - 1)
-        displacements = displacements / (steepest_fall / (1 - guard**0.5)).clamp_min(
-            1
-        )  # slopes ≥ √guard along each axis
+        shrink = (steepest_fall / (1 - guard**0.5)).clamp_min(1)  # slopes ≥ √guard along each axis
+        displacements = displacements / shrink
     return MonotoneMap.from_displacements(displacements)

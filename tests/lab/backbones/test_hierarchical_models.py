@@ -143,9 +143,7 @@ def test_images_of_many_sizes(name: str, size: tuple[int, int]):
 def test_gradients_reach_every_parameter(name: str):
     model = tiny(name, drop_path_rate=0.1).train()
     model(images(count=4)).square().sum().backward()
-    unread = [
-        f"blocks.1.attn.local.{part}" for part in ("weight", "bias")
-    ]  # the classifier reads no patches
+    unread = [f"blocks.1.attn.local.{part}" for part in ("weight", "bias")]  # the classifier reads no patches
     for path, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), path
         assert (parameter.grad.abs().max() > 1e-7) == (path not in unread), path
