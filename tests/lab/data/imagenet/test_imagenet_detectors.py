@@ -142,20 +142,14 @@ def test_evidence_boxes_beat_the_whole_image_on_real_photographs():
 # From disk
 
 
-def test_boxes_from_a_json_file(tmp_path: Path):
+def test_boxes_from_a_json_file_are_in_pixels_of_the_original(tmp_path: Path):
     path = tmp_path / "boxes.json"
     path.write_text(json.dumps({"ball/0.png": [10, 20, 30, 200], "ball/1.png": {"box": [1, 2, 3, 4], "score": 0.5}}))
     detect = GivenDetector(options(boxes=path))
     assert detect(photograph()) == Box(10, 20, 30, 80)
     assert detect(photograph(name="ball/1.png")) == Box(1, 2, 3, 4, 0.5)
     assert detect(photograph(name="ball/2.png")) == Skip("no box is given")
-
-
-def test_boxes_are_in_pixels_of_the_original(tmp_path: Path):
-    path = tmp_path / "boxes.json"
-    path.write_text(json.dumps({"ball/0.png": [10, 20, 30, 40]}))
-    halved = Photograph("ball/0.png", np.zeros((40, 48, 3), np.uint8), (96, 80), "ball")
-    assert GivenDetector(options(boxes=path))(halved) == Box(5, 10, 15, 20)
+    assert detect(Photograph("ball/0.png", np.zeros((40, 48, 3), np.uint8), (96, 80), "ball")) == Box(5, 10, 15, 40)
 
 
 @pytest.mark.parametrize(

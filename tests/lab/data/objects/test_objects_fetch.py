@@ -35,30 +35,21 @@ def left_over(out) -> list[str]:
 # Success
 
 
-def test_downloaded_files_can_be_used(server, tmp_path):
+def test_downloaded_files_can_be_used_and_have_sources_and_licences(server, tmp_path):
     fetched = fetch(server, tmp_path)
     meshes, rejected = read_meshes(tmp_path / "meshes")
     assert [mesh.name for mesh in meshes] == sorted(server.models)
-    assert rejected == []
+    assert (rejected, fetched.failed, left_over(tmp_path)) == ([], {}, [])
     assert all(mesh.notes == () for mesh in meshes), "the texture was found"
-    assert [panorama.name for panorama in read_panoramas(tmp_path / "panoramas")[0]] == [
-        f"sky_{k}_1k" for k in range(3)
-    ]
-    assert fetched.failed == {}
-    assert left_over(tmp_path) == []
+    panoramas = [panorama.name for panorama in read_panoramas(tmp_path / "panoramas")[0]]
+    assert panoramas == [f"sky_{k}_1k" for k in range(3)]
     names = {path.name for path in (tmp_path / "meshes").rglob("*") if path.is_file()}
     assert names == {"model.obj", "model.mtl", "texture.png", "contents.json"}
-
-
-def test_sources_and_licences_are_written(server, tmp_path):
-    fetched = fetch(server, tmp_path)
     assert (tmp_path / "LICENCES.md").read_text() == fetched.licences == LICENCES
-    assert "CC BY 4.0" in LICENCES
-    assert "CC0" in LICENCES
-    listing = json.loads((tmp_path / "sources.json").read_text())
-    assert len(listing["sources"]) == 8
-    assert listing["sources"][0]["licence"] == "CC BY 4.0"
-    assert listing["sources"][-1] == {
+    sources = json.loads((tmp_path / "sources.json").read_text())["sources"]
+    assert len(sources) == 8
+    assert sources[0]["licence"] == "CC BY 4.0"
+    assert sources[-1] == {
         "name": "sky_2",
         "kind": "panorama",
         "url": f"{server.address}/download/sky_2.hdr",
@@ -169,10 +160,10 @@ def test_unsafe_names_are_left_out(server, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("counts", [(0, 0), (-1, 3), (3, -1)])
-def test_bad_counts_are_refused(tmp_path, counts):
-    with pytest.raises(ConfigError, match="expected at least one file"):
-        fetch_objects(tmp_path, meshes=counts[0], panoramas=counts[1])
+def test_bad_counts_are_refused(tmp_path):
+    for meshes, panoramas in ((0, 0), (-1, 3)):
+        with pytest.raises(ConfigError, match="expected at least one file"):
+            fetch_objects(tmp_path, meshes=meshes, panoramas=panoramas)
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
@@ -181,21 +172,15 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
         fetch_objects(tmp_path / "file", services=Services("http://x.invalid", "http://x.invalid"), web=FAST)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file"])
-def test_only_web_addresses_are_opened(tmp_path, url):
+def test_bad_addresses_and_answers_are_refused(server, tmp_path):
+    url, path = f"{server.address}/download/sky_0.hdr", tmp_path / "file"
     with pytest.raises(DataError, match="is not a web address; expected http or https"):
-        FAST.download(url, tmp_path / "file")
-
-
-def test_files_that_are_too_large_are_refused(server, tmp_path):
+        FAST.download("file:///etc/passwd", path)
     with pytest.raises(DataError, match="is larger than 100 bytes"):
-        Web(attempts=1, most_bytes=100).download(f"{server.address}/download/sky_0.hdr", tmp_path / "sky.hdr")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_answer_that_is_not_json_is_reported(server):
+        Web(attempts=1, most_bytes=100).download(url, path)
     with pytest.raises(DataError, match="is not JSON"):
-        Web(attempts=1).read_json(f"{server.address}/download/sky_0.hdr")
+        Web(attempts=1).read_json(url)
+    assert list(tmp_path.iterdir()) == []
 
 
 # Archives

@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from localscale.errors import ConfigError, DataError, MissingExtraError
+from localscale.errors import ConfigError, MissingExtraError
 from localscale.lab.data.generation import Skip, generate
 from localscale.lab.data.generation.job import build, run
 from localscale.lab.data.objects import LocallyScaledObjects, ObjectsOptions, objects_job
@@ -236,11 +236,6 @@ def test_items_can_be_batched(written):
     assert batch.classes.shape == (5, 64, 64)
     assert batch.group.tolist() == [0, 0, 0, 1, 1]
     assert batch.scales.shape == (5, 2)
-
-
-def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"no dataset.json in"):
-        LocallyScaledObjects(tmp_path)
 
 
 # Real meshes and panoramas

@@ -78,14 +78,11 @@ def test_irradiance_of_other_skies_is_close():
         environment = light_environment(panorama)
         normals = unit_vectors(60)
         exact = np.array([integrate(panorama.radiance, normal) for normal in normals])
-        error = np.abs(irradiance(environment, normals) - exact)
+        found = irradiance(environment, normals)
+        assert found.min() > 0
+        error = np.abs(found - exact)
         assert error.max() < tolerance * exact.mean() * (4 if panorama.name == "sunny" else 1)
         assert error.mean() < tolerance * exact.mean()
-
-
-def test_irradiance_is_positive():
-    environment = light_environment(sunny_sky((0, 0, 1)))
-    assert irradiance(environment, unit_vectors(200)).min() > 0
 
 
 @pytest.mark.parametrize("panorama", [even_sky(), Panorama("noise", noisy_radiance(64)), sunny_sky((0.1, 0.2, 1.0))])
@@ -208,11 +205,8 @@ def test_the_split_depends_on_the_names_only():
 
 
 def test_no_split_is_empty():
-    for count in range(2, 8):
-        for start in range(5):
-            split = split_panoramas([f"{start} {k}" for k in range(count)])
-            assert split["train"]
-            assert split["test"]
+    for start in range(20):
+        assert all(split_panoramas([f"{start} a", f"{start} b"]).values())
     with pytest.raises(DataError, match="1 usable panoramas; expected at least 2"):
         split_panoramas(["alone"])
 

@@ -139,12 +139,8 @@ def test_members_differ_in_distances_only(assets: MadeAssets, seed: int):
     for scene in scenes:
         assert (scene.camera, scene.panorama) == (first.camera, first.panorama)
         for placement, reference in zip(scene.objects, first.objects, strict=True):
-            assert (placement.name, placement.yaw, placement.bearing, placement.factor) == (
-                reference.name,
-                reference.yaw,
-                reference.bearing,
-                reference.factor,
-            )
+            fixed = ("name", "yaw", "bearing", "factor")
+            assert all(getattr(placement, name) == getattr(reference, name) for name in fixed)
     for index in (0, 1):
         distances = [scene.objects[index].distance for scene in scenes]
         assert len(set(distances)) == 4

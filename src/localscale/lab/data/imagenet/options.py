@@ -25,11 +25,11 @@ class ImageNetOptions:
     scales: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
     """Factors of the object's size; 1.0 is the unchanged original."""
     detector: str = "grounding-dino"
-    """How the object is found: grounding-dino, evidence (needs a classifier only), or given (boxes from disk)."""
+    """Detector of the object: grounding-dino, evidence (needs a classifier only), or given (boxes from disk)."""
     segmenter: str = "sam"
-    """How the object is cut out: sam, onnx-sam, grabcut (needs no weights), or given (masks from disk)."""
+    """Segmenter that cuts the object out: sam, onnx-sam, grabcut (needs no weights), or given (masks from disk)."""
     inpainter: str = "lama"
-    """How the hole is filled: lama, patchmatch (needs no weights), or telea (needs no weights; for small holes)."""
+    """Inpainter that fills the hole: lama, patchmatch (needs no weights), or telea (needs none, for small holes)."""
     class_index: Path | None = None
     """JSON file {"000": ["n01440764", "tench"], …}; by default class_index.json in --images or in a folder above."""
     size: int | None = None

@@ -31,7 +31,7 @@ ATTEMPTS, MEMBER_ATTEMPTS = 400, 24
 
 @dataclass(frozen=True)
 class _Object:
-    """What is fixed about an object in a group; ``reach`` is its nearest and its farthest distance, in metres."""
+    """An object without its distance, as in all members of a group; ``reach`` limits the distance, in metres."""
 
     name: str
     extent: Extent
