@@ -1,5 +1,6 @@
 """Written images are read with their labels and groups."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +36,9 @@ def test_the_images_are_those_of_the_dataset(written: Path) -> None:
 
 
 def test_dataloader_workers_read_it(written: Path) -> None:
-    # A folder in a forked worker, shards in a spawned one, for which the dataset is pickled.
-    start = "fork" if written.name == "folder" else "spawn"
     dataset = LabelledImages(written, transform=pil_to_tensor, target_transform=last_digit)
-    loader = DataLoader(dataset, batch_size=3, num_workers=1, multiprocessing_context=start)
+    pickled = pickle.loads(pickle.dumps(dataset))  # as for a spawned worker
+    loader = DataLoader(pickled, batch_size=3, num_workers=1, multiprocessing_context="fork")
     images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
     assert torch.equal(images, torch.stack([dataset[n][0] for n in range(8)]))
     assert labels.tolist() == [dataset[n][1] for n in range(8)]

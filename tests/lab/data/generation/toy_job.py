@@ -61,7 +61,7 @@ def hashes(root: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     out, form, workers, engine, seconds = sys.argv[1:]
-    if engine == "ray-with-gpu":  # Ray is told of a GPU that does not exist
+    if engine == "ray-with-gpu":  # Ray counts a GPU that does not exist
         import ray
 
         ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)

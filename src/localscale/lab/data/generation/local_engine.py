@@ -61,7 +61,7 @@ def run_local(
         finally:
             pool.stop()
         lost = [chunk for chunk in pool.running.values() if not store.is_finished(chunk)]
-        tick(sum(len(store.items(chunk)) for chunk in set(pool.running.values()) - set(lost)))
+        tick(sum(len(store.items(chunk)) for chunk in pool.running.values() if chunk not in lost))
         if lost and not started.value and pool.exit_status() > 0:  # a worker failed to import the calling script
             raise OutputError(
                 f"the worker processes ended with exit status {pool.exit_status()} while they started, for the reason "

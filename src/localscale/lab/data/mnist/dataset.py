@@ -115,14 +115,8 @@ class LocallyScaledMNIST(Dataset[tuple[Any, Any]]):
         The computation is in float64, and the rounding is moved away from the exact halves that integer factors
         produce, so that every machine rounds to the same pixels.
         """
-        pixels = render(
-            self.digits.images,
-            self._centres,
-            triple,
-            size=self.image_size,
-            smallest=self.factors[0],
-            dtype=torch.float64,
-        )
+        size, smallest = self.image_size, self.factors[0]
+        pixels = render(self.digits.images, self._centres, triple, size=size, smallest=smallest, dtype=torch.float64)
         return Image.fromarray((255 * pixels[0, 0] + (0.5 + 1e-6)).numpy().astype(np.uint8))
 
     def renderer(self, device: str | torch.device = "cpu", *, dtype: torch.dtype = torch.float32) -> BatchRenderer:
@@ -152,15 +146,8 @@ class BatchRenderer:
     def __call__(self, index: Tensor, variant: int = 0) -> tuple[Tensor, Tensor]:
         """Return images and labels of ``index`` ``(B,)``, taken modulo the count, or of a variant of each."""
         triples = self.triples(index, variant)
-        dataset = self._dataset
-        images = render(
-            self._images,
-            self._centres,
-            triples,
-            size=dataset.image_size,
-            smallest=dataset.factors[0],
-            dtype=self._dtype,
-        )
+        size, smallest = self._dataset.image_size, self._dataset.factors[0]
+        images = render(self._images, self._centres, triples, size=size, smallest=smallest, dtype=self._dtype)
         return images, triples.labels
 
     def triples(self, index: Tensor, variant: int = 0) -> DigitTriples:

