@@ -73,7 +73,7 @@ def main() -> None:
         box = box_of(numbers.triple(index), digit, numbers.image_size)
         about.append({"file": f"{name}.png", "name": name, "label": label, "box": box})
     landscape().quantize(128, dither=Image.Dither.NONE).save(FOLDER / "landscape.png", optimize=True)
-    about.append({"file": "landscape.png", "name": "landscape", "label": None, "box": [0.15, 0.28, 0.47, 0.78]})
+    about.append({"file": "landscape.png", "name": "landscape", "label": None, "box": [0.033, 0.28, 0.46, 0.78]})
     (FOLDER / "examples.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 

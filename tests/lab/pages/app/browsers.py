@@ -44,19 +44,6 @@ def served(temporary: Path, *arguments: str) -> Iterator[tuple[str, subprocess.P
         process.communicate(timeout=SECONDS)
 
 
-@contextlib.contextmanager
-def opened(chromium: str) -> Iterator[Any]:
-    """Open a browser."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
-
-
 class Visit:
     """One visitor; ``outside`` lists the requests to other servers."""
 

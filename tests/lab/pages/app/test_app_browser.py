@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from browsers import Visit, find_chromium, opened, served
+from browsers import Visit, find_chromium, served
 from PIL import Image
 
 pytest.importorskip("gradio", reason="needs the extra app")
-pytest.importorskip("playwright", reason="needs playwright")
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = find_chromium()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Google Chrome on PATH")]
 
@@ -29,7 +29,10 @@ def address(folder: Path, temporary: Path):
 
 @pytest.fixture(scope="module")
 def browser():
-    with opened(CHROMIUM) as browser:
+    with (
+        sync_api.sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser,
+    ):
         yield browser
 
 

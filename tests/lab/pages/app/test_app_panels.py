@@ -12,20 +12,11 @@ from localscale.lab.data.boxes import Box
 from localscale.lab.methods import DEC
 from localscale.lab.pages.app import panels
 from localscale.lab.pages.app.drawing import data_url, grid, strip
-from localscale.lab.pages.app.examples import FOLDER, read_examples
+from localscale.lab.pages.app.examples import FOLDER, Example, read_examples
 from localscale.lab.pages.app.knots import even_knots, move_knot
 from localscale.lab.pages.app.models import Pair, open_pair
 from localscale.lab.pages.app.scaling import box_between, box_maps
-from localscale.lab.pages.app.views import (
-    MIDDLE,
-    View,
-    likeliest,
-    mark_part,
-    predict,
-    scale_part,
-    view_example,
-    view_image,
-)
+from localscale.lab.pages.app.views import MIDDLE, View, likeliest, mark_part, predict, scale_part, view_example
 from localscale.maps import identity_map
 from localscale.warp import scale, unscale
 
@@ -59,7 +50,7 @@ def test_the_curve_holds_the_models_probabilities(pair: Pair, view: View):
 def test_the_curve_follows_the_known_number_or_else_the_predicted_class(pair: Pair, view: View):
     assert view.label_known
     assert view.curve.label == read_examples()[0].label
-    other = view_image(pair, Image.effect_noise((80, 60), 90).convert("RGB"), "noise.png")
+    other = view_example(pair, Example("noise", Image.effect_noise((80, 60), 90).convert("RGB"), MIDDLE))
     assert not other.label_known
     assert other.box == MIDDLE
     assert other.curve.label == predict(pair, other.input).dec[0].argmax()
@@ -100,7 +91,7 @@ def test_both_models_answers_stand_side_by_side(pair: Pair, view: View):
 
 
 def test_a_photograph_shown_to_a_model_that_reads_digits_is_pointed_out(pair: Pair, view: View):
-    photograph = view_image(pair, Image.new("RGB", (80, 60), "green"), "photograph.jpg")
+    photograph = view_example(pair, Example("photograph", Image.new("RGB", (80, 60), "green"), MIDDLE))
     assert "means nothing" in panels.answers_panel(pair, photograph, scale_part(pair, photograph, 1.0))
     assert "means nothing" not in panels.answers_panel(pair, view, scale_part(pair, view, 1.0))
 

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from localscale.lab.data.boxes import Box
@@ -38,9 +38,9 @@ def frame(image: Tensor, description: str, *layers: Html, kind: str = "", **attr
     return element("div", shown, *layers, class_=f"ls-frame {kind}".strip(), style=shape, **attributes)
 
 
-def panel(title: object, content: Html) -> Html:
-    """Show a picture with a title above it."""
-    return element("figure", element("figcaption", title), content, class_="ls-panel")
+def panel(name: str, description: str, content: Html) -> Html:
+    """Show a picture with its name and a description above it."""
+    return element("figure", element("figcaption", element("b", name), description), content, class_="ls-panel")
 
 
 def grid(m: Map, lines: int) -> Html:
@@ -62,24 +62,20 @@ def outline(box: Box) -> Html:
 def handles(positions: Tensor) -> Html:
     """Place a handle on each knot that can move; ``positions`` is ``(2, Ny, Nx)``."""
     _, rows, columns = positions.shape
-    made = []
-    for row in range(rows):
-        for column in range(columns):
-            if row in (0, rows - 1) and column in (0, columns - 1):
-                continue  # corners cannot move
-            x, y = positions[:, row, column].tolist()
-            made.append(
-                element(
-                    "button",
-                    type="button",
-                    class_="ls-knot",
-                    style=f"left: {100 * x:.2f}%; top: {100 * y:.2f}%",
-                    data_row=str(row),
-                    data_column=str(column),
-                    aria_label=f"knot {row}, {column}",
-                )
-            )
-    return join(made)
+    corners = {(row, column) for row in (0, rows - 1) for column in (0, columns - 1)}  # cannot move
+    knots = [(row, column) for row in range(rows) for column in range(columns) if (row, column) not in corners]
+    return join(
+        element(
+            "button",
+            type="button",
+            class_="ls-knot",
+            style="left: {:.2f}%; top: {:.2f}%".format(*(100 * positions[:, row, column]).tolist()),
+            data_row=str(row),
+            data_column=str(column),
+            aria_label=f"knot {row}, {column}",
+        )
+        for row, column in knots
+    )
 
 
 def strip(pictures: Sequence[tuple[str, Image.Image]], chosen: int | None) -> Html:
@@ -87,7 +83,7 @@ def strip(pictures: Sequence[tuple[str, Image.Image]], chosen: int | None) -> Ht
     buttons = [
         element(
             "button",
-            element("img", src=data_url(_small(image)), alt=""),
+            element("img", src=data_url(ImageOps.contain(image, (THUMBNAIL, THUMBNAIL))), alt=""),
             element("span", name),
             class_="ls-example",
             type="button",
@@ -97,12 +93,6 @@ def strip(pictures: Sequence[tuple[str, Image.Image]], chosen: int | None) -> Ht
         for k, (name, image) in enumerate(pictures)
     ]
     return element("div", *buttons, class_="ls-strip", role="group", aria_label="examples")
-
-
-def _small(image: Image.Image) -> Image.Image:
-    small = image.copy()
-    small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
-    return small
 
 
 def _over(*shapes: Html, kind: str) -> Html:

@@ -14,13 +14,13 @@ from torchvision.transforms.v2 import functional as T
 from localscale.errors import DataError
 from localscale.lab.pages.app import javascript, panels
 from localscale.lab.pages.app.drawing import strip
-from localscale.lab.pages.app.examples import read_examples
+from localscale.lab.pages.app.examples import Example, read_examples
 from localscale.lab.pages.app.knots import Knots, Moving, even_knots, move_knot, random_knots
 from localscale.lab.pages.app.models import Models, Pair
 from localscale.lab.pages.app.notices import errors_as_notices
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
 from localscale.lab.pages.app.uploads import Limits, read_upload
-from localscale.lab.pages.app.views import View, mark_part, scale_part, view_example, view_image
+from localscale.lab.pages.app.views import MIDDLE, View, mark_part, scale_part, view_example
 from localscale.lab.pages.report.html import Html, element
 
 __all__ = ["make_page"]
@@ -139,7 +139,7 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
             image = read_upload(path, limits)
         finally:
             path.unlink(missing_ok=True)
-        return show(pair, view_image(pair, image, path.name), knots, mode, None)
+        return show(pair, view_example(pair, Example(path.name, image, MIDDLE)), knots, mode, None)
 
     @errors_as_notices
     def on_model(view: View | None, name: str, factor: float, mode: str) -> list[Any]:

@@ -40,7 +40,7 @@ SITES = (
 def mark_panel(view: View, mode: str) -> Html:
     """Show the image in which a part can be marked; ``mode`` is ``"box"`` or ``"brush"``."""
     picture = frame(view.input[0], "the image", outline(view.box), kind="ls-pad", data_mode=mode)
-    return panel(join((element("b", "Mark a part: "), HOW_TO_MARK[mode])), picture)
+    return panel("Mark a part: ", HOW_TO_MARK[mode], picture)
 
 
 def scaled_panel(scaled: ScaledView) -> Html:
@@ -49,7 +49,7 @@ def scaled_panel(scaled: ScaledView) -> Html:
     fits = math.isclose(scaled.factor, scaled.requested, abs_tol=5e-3)
     note = "" if fits else f", the {limit} scale that fits this box"
     picture = frame(scaled.image[0], "the image with its marked part scaled", outline(scaled.box))
-    return panel(join((element("b", f"Scaled ×{scaled.factor:.2f}"), note)), picture)
+    return panel(f"Scaled ×{scaled.factor:.2f}", note, picture)
 
 
 def answers_panel(pair: Pair, view: View, scaled: ScaledView) -> Html:
@@ -89,19 +89,17 @@ def curve_panel(pair: Pair, view: View, factor: float) -> Html:
         points = [(f"{_x(at):.1f}", f"{_y(share):.1f}") for at, share in zip(curve.factors, shares, strict=True)]
         marks.append(element("polyline", class_=kind, points=" ".join(map(",".join, points))))
         marks += [element("circle", class_=kind, cx=x, cy=y, r="3.5") for x, y in points]
-    drawn = element(
-        "svg", *marks, viewBox=f"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}", role="img", aria_label="probability against scale"
-    )
+    size = f"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}"
+    drawn = element("svg", *marks, viewBox=size, role="img", aria_label="probability against scale")
     which = "the number in the image" if view.label_known else "DEC's answer for the unscaled image"
-    title = join(
-        (
-            element("b", f"Probability of {pair.name_of(curve.label)}"),
-            f" ({which}) against the scale of the marked part",
-            element("span", pair.base_label, class_="ls-key base"),
-            element("span", "DEC", class_="ls-key dec"),
-        )
+    title = element(
+        "figcaption",
+        element("b", f"Probability of {pair.name_of(curve.label)}"),
+        f" ({which}) against the scale of the marked part",
+        element("span", pair.base_label, class_="ls-key base"),
+        element("span", "DEC", class_="ls-key dec"),
     )
-    return element("figure", element("figcaption", title), drawn, class_="ls-panel ls-curve")
+    return element("figure", title, drawn, class_="ls-panel ls-curve")
 
 
 def sites_panel(pair: Pair, scaled: ScaledView) -> Html:
@@ -127,16 +125,12 @@ def _site(path: str, site: SiteReport, image: Tensor, canonical: Tensor) -> Html
         "solver steps": str(int(site.steps[0])),
         "converged": "yes" if bool(site.converged[0]) else "no",
     }
+    found = frame(image[0], f"the image under the map of {path}", grid(m, LINES))
+    undone = frame(canonical[0], f"canonical form by the map of {path}", grid(identity_map(dtype=m.dtype), LINES))
     return element(
         "div",
-        panel(
-            join((element("b", path), f": the warp found for {'the image' if path == INPUT else 'its features'}")),
-            frame(image[0], f"the image under the map of {path}", grid(m, LINES)),
-        ),
-        panel(
-            join((element("b", "Canonical form"), ": the warp undone")),
-            frame(canonical[0], f"canonical form by the map of {path}", grid(identity_map(dtype=m.dtype), LINES)),
-        ),
+        panel(path, f": the warp found for {'the image' if path == INPUT else 'its features'}", found),
+        panel("Canonical form", ": the warp undone", undone),
         _table(facts | _map_facts(m)),
         class_="ls-site",
     )
@@ -147,21 +141,17 @@ def knots_panels(image: Tensor, knots: Knots) -> tuple[Html, Html]:
     m = knots.map()
     lines = 2 * knots.positions.shape[-1] - 1
     warped = scale(image, m)
-    drag = panel(
-        join((element("b", "Drag a knot"), ": the image I, warped by the map l")),
-        frame(warped[0], "the warped image", grid(m, lines), handles(knots.positions), kind="ls-knots"),
-    )
-    inverse = panel(
-        join((element("b", "The exact inverse"), ": I warped by l⁻¹")),
-        frame(unscale(image, m)[0], "the image under the inverse map", grid(m.inverse(), lines)),
-    )
-    both = panel(
-        join((element("b", "There and back"), ": I warped by l, then by l⁻¹")),
-        frame(unscale(warped, m)[0], "scaled and scaled back", grid(identity_map(dtype=m.dtype), lines)),
+    drag = frame(warped[0], "the warped image", grid(m, lines), handles(knots.positions), kind="ls-knots")
+    inverse = frame(unscale(image, m)[0], "the image under the inverse map", grid(m.inverse(), lines))
+    both = frame(unscale(warped, m)[0], "scaled and scaled back", grid(identity_map(dtype=m.dtype), lines))
+    back = (
+        panel("The exact inverse", ": I warped by l⁻¹", inverse),
+        panel("There and back", ": I warped by l, then by l⁻¹", both),
     )
     error = inverse_error(knots.map(torch.float64)) * (max(image.shape[-2:]) - 1)
     facts = _map_facts(m) | {"error of the inverse": f"{error:.1g} pixels at most"}
-    return drag, join((element("div", inverse, both, class_="ls-back"), _table(facts)))
+    drag_panel = panel("Drag a knot", ": the image I, warped by the map l", drag)
+    return drag_panel, join((element("div", *back, class_="ls-back"), _table(facts)))
 
 
 def _x(factor: float) -> float:

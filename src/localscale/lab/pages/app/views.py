@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from localscale.canonicalizer import SiteReport
@@ -15,17 +14,7 @@ from localscale.lab.pages.app.models import Pair
 from localscale.lab.pages.app.scaling import box_maps, factors_to_try, fit_factor
 from localscale.warp import scale
 
-__all__ = [
-    "MIDDLE",
-    "ScaledView",
-    "View",
-    "likeliest",
-    "mark_part",
-    "predict",
-    "scale_part",
-    "view_example",
-    "view_image",
-]
+__all__ = ["MIDDLE", "ScaledView", "View", "likeliest", "mark_part", "predict", "scale_part", "view_example"]
 
 MIDDLE = Box(0.3, 0.3, 0.7, 0.7)  # marked in an image until the visitor marks something else
 CURVE_POINTS = 15
@@ -104,13 +93,8 @@ def likeliest(probabilities: Tensor, count: int = 5) -> list[tuple[int, float]]:
     return list(zip(labels.tolist(), values.tolist(), strict=True))
 
 
-def view_image(pair: Pair, image: Image.Image, name: str) -> View:
-    """Return the view of an uploaded image, with its middle marked."""
-    return view_example(pair, Example(name, image, MIDDLE))
-
-
 def view_example(pair: Pair, example: Example) -> View:
-    """Return the view of an example.
+    """Return the view of an example, or of an upload as an example.
 
     The curve follows the image's label if it is known and the models can name it, else the class that DEC predicts.
     """
