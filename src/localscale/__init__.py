@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localscale import errors, heads, maps, metrics, testing
-    from localscale.adaptation import AdaptedModel, adapt, sites
+    from localscale.adaptation import AdaptedModel, LearnedSizes, adapt, learn_sizes, sites
     from localscale.canonicalizer import (
         Canonicalizer,
         Compose,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Direct,
         Site,
         SiteReport,
+        SizeNetwork,
     )
     from localscale.equilibrium import Anderson, Implicit, Phantom, Picard, Solution, Unrolled, fixed_point
     from localscale.heads import Segmenter, segmenter
@@ -38,11 +39,13 @@ __all__ = [
     "Descent",
     "Direct",
     "Implicit",
+    "LearnedSizes",
     "Phantom",
     "Picard",
     "Segmenter",
     "Site",
     "SiteReport",
+    "SizeNetwork",
     "Solution",
     "Tokens",
     "Unrolled",
@@ -51,6 +54,7 @@ __all__ = [
     "fixed_point",
     "heads",
     "identity_map",
+    "learn_sizes",
     "map_from_logits",
     "map_from_scales",
     "maps",
@@ -64,7 +68,7 @@ __all__ = [
 ]
 
 HOMES = {
-    "adaptation": ("AdaptedModel", "adapt", "sites"),
+    "adaptation": ("AdaptedModel", "LearnedSizes", "adapt", "learn_sizes", "sites"),
     "canonicalizer": (
         "Canonicalizer",
         "Compose",
@@ -74,6 +78,7 @@ HOMES = {
         "Direct",
         "Site",
         "SiteReport",
+        "SizeNetwork",
     ),
     "equilibrium": ("Anderson", "Implicit", "Phantom", "Picard", "Solution", "Unrolled", "fixed_point"),
     "heads": ("Segmenter", "segmenter"),

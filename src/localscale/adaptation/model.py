@@ -16,7 +16,8 @@ from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature, split_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
-from localscale.errors import LocalScaleError, ShapeError, SiteError
+from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.errors import ConfigError, LocalScaleError, ShapeError, SiteError
 from localscale.warp import scale, unscale
 
 __all__ = ["AdaptedModel", "adapt"]
@@ -161,6 +162,27 @@ class AdaptedModel(nn.Module):
                 f"call it with images.to({weight.dtype}), or inside torch.autocast"
             )
         return key, image
+
+    def size_loss(self, images: Tensor) -> Tensor:
+        """Return the loss that teaches the input's ``SizeNetwork`` the sizes of things in ``images``, without labels.
+
+        Add it to the task's loss in your own loop; ``ls.learn_sizes`` does nothing else.
+
+        >>> import timm
+        >>> config = DECConfig(knots=8, update="compose", network="sizes")
+        >>> model = adapt(timm.create_model("resnet18"), config)
+        >>> model.size_loss(torch.rand(4, 3, 64, 64)).backward()
+        """
+        return self.size_canonicalizer().size_loss(images).loss
+
+    def size_canonicalizer(self) -> Canonicalizer:
+        """Return the canonicalizer at the input; raise unless it has a ``SizeNetwork``."""
+        if self.input_canonicalizer is None or not isinstance(self.input_canonicalizer.network, SizeEstimator):
+            raise ConfigError(
+                'sizes are learned at the site "input" with a SizeNetwork; adapt the model with '
+                'DECConfig(sites=("input",), knots=14, update="compose", network="sizes")'
+            )
+        return self.input_canonicalizer
 
     @contextlib.contextmanager
     def disabled(self) -> Iterator[None]:

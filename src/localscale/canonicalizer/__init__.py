@@ -6,6 +6,7 @@ from localscale.canonicalizer.module import Canonicalizer, SiteReport
 from localscale.canonicalizer.network import ConvNetwork, EnergyNetwork, MapNetwork
 from localscale.canonicalizer.networks import NETWORKS
 from localscale.canonicalizer.site import INPUT, Site
+from localscale.canonicalizer.sizes import SizeNetwork
 from localscale.canonicalizer.updates import UPDATES, Compose, Descent, Direct
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "NetworkSettings",
     "Site",
     "SiteReport",
+    "SizeNetwork",
     "Update",
 ]

@@ -21,7 +21,12 @@ Network = Callable[[Tensor], Any]
 
 
 class NetworkSettings(ABC):
-    """Settings of a canonicalizer's network, a frozen dataclass that builds the network's modules."""
+    """Settings of a canonicalizer's network, a frozen dataclass that builds the network's modules.
+
+    If ``full_resolution`` is true, looks are sampled from the features themselves, not from the small working copy.
+    """
+
+    full_resolution: ClassVar[bool] = False
 
     @abstractmethod
     def resolution_for(self, in_channels: int) -> int:

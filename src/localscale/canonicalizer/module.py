@@ -20,16 +20,18 @@ from localscale.canonicalizer.kernel_solver import (
     has_kernels,
     solve_with_kernels,
 )
+from localscale.canonicalizer.looks import Looks, WorkingCopy, pyramid
 from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, Pools, working_size
+from localscale.canonicalizer.size_loss import SizeLoss, size_loss
+from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Anderson, Picard, Solver, fixed_point
 from localscale.equilibrium.fixed_point import report_failures
 from localscale.equilibrium.solver import Function
 from localscale.errors import ConfigError, ShapeError
-from localscale.maps.base import FamilyMap
+from localscale.maps.base import FamilyMap, Map
 from localscale.maps.build import family_of, identity_map
 from localscale.maps.grid import GridMap
-from localscale.warp import unscale
 
 __all__ = ["Canonicalizer", "SiteReport"]
 
@@ -46,11 +48,28 @@ class SiteReport:
     steps: Tensor
     converged: Tensor
     detached: bool = False
+    estimate: Callable[[Map], tuple[Tensor, Tensor]] | None = None
 
     @property
     def applied(self) -> FamilyMap:
         """The map that features are warped by: ``map``, without its gradient if ``detached``."""
         return self.map.detach() if self.detached else self.map
+
+    @property
+    def sizes_before(self) -> tuple[Tensor, Tensor]:
+        """Log sizes and weights ``(B, h, w)`` that a ``SizeNetwork`` estimates in what entered the site."""
+        return self._sizes(identity_map(self.map.batch, dtype=self.map.dtype, device=self.map.device))
+
+    @property
+    def sizes_after(self) -> tuple[Tensor, Tensor]:
+        """Log sizes and weights ``(B, h, w)`` that a ``SizeNetwork`` estimates in the canonical forms."""
+        return self._sizes(self.map)
+
+    def _sizes(self, m: Map) -> tuple[Tensor, Tensor]:
+        if self.estimate is None:
+            raise ConfigError('this site estimates no sizes; use network="sizes"')
+        with torch.no_grad():
+            return self.estimate(m)
 
 
 class Canonicalizer(nn.Module):
@@ -86,23 +105,24 @@ class Canonicalizer(nn.Module):
         with _full_precision(features.device.type):
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
                 return self._solve_with_kernels(features)
-            return self._solve(self.working_copy(features))
+            return self._solve(self.looks(features))
 
-    def _solve(self, copy: Tensor) -> SiteReport:
+    def _solve(self, looks: WorkingCopy | Looks) -> SiteReport:
         family = family_of(self.config.family)
+        source = looks.source
         start = identity_map(
-            copy.shape[0], self.knots, family=self.config.family, dtype=copy.dtype, device=copy.device
+            source.shape[0], self.knots, family=self.config.family, dtype=source.dtype, device=source.device
         ).state()
         network = self.network
         solver: Solver = self.solver
         evaluation: Function
-        if isinstance(network, MapNetwork) and has_gradient_kernels(self.config, copy, self.knots):
-            evaluation = KernelEvaluation(network, copy, start, self.knots, self.config)
+        if isinstance(network, MapNetwork) and has_gradient_kernels(self.config, source, self.knots):
+            evaluation = KernelEvaluation(network, source, start, self.knots, self.config)
             assert isinstance(self.solver, Anderson | Picard)
             solver = KernelSolver(self.solver, evaluation)
         else:
-            pools = network.pools(copy) if isinstance(network, MapNetwork) else None
-            evaluation = _Evaluation(self._advance, copy, pools)
+            pools = network.pools(source) if isinstance(network, MapNetwork) else None
+            evaluation = _Evaluation(self._advance, looks, pools)
         solution = fixed_point(
             evaluation,
             start,
@@ -111,7 +131,18 @@ class Canonicalizer(nn.Module):
             on_failure=self.config.on_failure,
         )
         found = family.from_state(solution.value, self.knots)
-        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached)
+        estimate = None
+        if isinstance(network, SizeEstimator):
+            estimate = lambda m: network.sizes(looks(m))  # noqa: E731
+        return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached, estimate)
+
+    def size_loss(self, features: Tensor, *, update_trust: bool = True) -> SizeLoss:
+        """Return the loss that teaches a ``SizeNetwork`` the sizes of things in ``features``, without labels."""
+        looks = self.looks(features)
+        if not isinstance(self.network, SizeEstimator) or not isinstance(looks, Looks):
+            raise ConfigError('only a SizeNetwork learns sizes; adapt the model with network="sizes"')
+        with _full_precision(features.device.type):
+            return size_loss(self.network, looks.source, looks.size, update_trust=update_trust)
 
     def _solve_with_kernels(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
@@ -126,50 +157,54 @@ class Canonicalizer(nn.Module):
         found = GridMap(displacements.view(-1, 2, self.knots[1], self.knots[0]))
         return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached)
 
-    def _advance(self, state: Tensor, copy: Tensor, pools: Pools | None = None) -> Tensor:
-        """Return the state of the next map, given the current state, the working copy and the pooling matrices."""
-        update, current = self.config.update, family_of(self.config.family).from_state(state, self.knots)
-        sampler = "gather" if update.derivatives else "native"
-
-        def look(m: FamilyMap) -> Tensor:
-            return copy if _is_identity(m) else unscale(copy, m, sampler=sampler)
-
+    def _advance(self, state: Tensor, looks: WorkingCopy | Looks, pools: Pools | None = None) -> Tensor:
+        """Take one step: return the next map's state, given the current one, the looks, and the pooling matrices."""
+        current = family_of(self.config.family).from_state(state, self.knots)
         network = self.network if pools is None else functools.partial(self.network, pools=pools)
-        return update.step(current, look, network, self.config.guard).state()
+        return self.config.update.step(current, looks, network, self.config.guard).state()
+
+    def looks(self, features: Tensor) -> WorkingCopy | Looks:
+        """Return the looks at ``features`` ``(B, C, H, W)`` through any map: of the working copy, or of the source."""
+        if not self.config.network.full_resolution:
+            sampler = "gather" if self.config.update.derivatives else "native"
+            return WorkingCopy(self.working_copy(features), sampler)
+        source = self._normalise(features.to(compute_dtype(features.dtype)))
+        height, width = source.shape[-2:]
+        longest = max(height, width)
+        # At most half of an image's pixels, so that what the map enlarges gains detail.
+        resolution = min(self.resolution, longest // 2 + 1) if self.in_channels <= IMAGE_CHANNELS else self.resolution
+        size = working_size(height, width, resolution)
+        with _full_precision(features.device.type):
+            return Looks(pyramid(source, size), size)
 
     def working_copy(self, features: Tensor) -> Tensor:
-        """Return the copy of ``features`` that all steps of a solve look at: small, in full precision, normalised.
-
-        The normalisation is over the channels of each pixel, so it commutes with warping.
-        """
+        """Return the working copy of ``features``: full precision, normalised across channels, at a small size."""
         copy = features.to(compute_dtype(features.dtype))
         with _full_precision(features.device.type):
             copy = resize(copy, *working_size(copy.shape[-2], copy.shape[-1], self.resolution))
-        if self.in_channels > IMAGE_CHANNELS:
-            copy = F.layer_norm(copy.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)
-        return copy
+        return self._normalise(copy)
+
+    def _normalise(self, x: Tensor) -> Tensor:
+        """Normalise features across channels, each pixel on its own, which commutes with moving pixels."""
+        if self.in_channels <= IMAGE_CHANNELS:
+            return x
+        return F.layer_norm(x.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)
 
 
-@dataclass(frozen=True, eq=False)  # PyTorch 2.11 cannot compile a dataclass with __eq__
+@dataclass(frozen=True, eq=False)  # a dataclass that is compared by value cannot be compiled by PyTorch 2.11
 class _Evaluation:
-    """The function f of states ``(B, D)`` whose fixed points are the equilibria."""
+    """The function of states ``(B, D)`` whose fixed points are sought."""
 
     advance: Callable[..., Tensor]
-    copy: Tensor
+    looks: WorkingCopy | Looks
     pools: Pools | None
 
     def __call__(self, state: Tensor) -> Tensor:
-        return self.advance(state, self.copy, self.pools)
+        return self.advance(state, self.looks, self.pools)
 
     def among(self, index: Tensor) -> _Evaluation:
-        """Return the same function for the images at ``index``."""
-        return _Evaluation(self.advance, self.copy[index], self.pools)
-
-
-def _is_identity(m: FamilyMap) -> bool:
-    """Return whether ``m`` is known to be the identity; only checked where that needs no host synchronisation."""
-    checked = m.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return checked and isinstance(m, GridMap) and not m.moves.any()
+        """Return the same function for some of the images."""
+        return _Evaluation(self.advance, self.looks.among(index), self.pools)
 
 
 @contextlib.contextmanager

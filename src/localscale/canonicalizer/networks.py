@@ -2,7 +2,8 @@
 
 from localscale.canonicalizer.interfaces import NetworkSettings
 from localscale.canonicalizer.network import ConvNetwork
+from localscale.canonicalizer.sizes import SizeNetwork
 
 __all__ = ["NETWORKS"]
 
-NETWORKS: dict[str, type[NetworkSettings]] = {"conv": ConvNetwork}
+NETWORKS: dict[str, type[NetworkSettings]] = {"conv": ConvNetwork, "sizes": SizeNetwork}

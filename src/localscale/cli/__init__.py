@@ -61,7 +61,7 @@ def _run(given: list[str]) -> None:
     import tyro
 
     tyro.cli(
-        tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[getattr(commands, kind)]],
+        tyro.conf.OmitSubcommandPrefixes[tyro.conf.OmitArgPrefixes[getattr(commands, kind)]],  # type: ignore[misc]
         prog=f"localscale {name}",
         description=f"{sentence[0].upper()}{sentence[1:]}.",
         args=rest,

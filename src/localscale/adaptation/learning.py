@@ -1,0 +1,211 @@
+"""``learn_sizes``: teach an adapted model the sizes of things on unlabelled images."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from localscale.adaptation.model import AdaptedModel
+from localscale.canonicalizer import Canonicalizer
+from localscale.conventions import resize
+from localscale.errors import CheckpointError, ConfigError, DataError
+from localscale.files import write_all
+
+__all__ = ["LearnedSizes", "learn_sizes"]
+
+LEARNING_RATE, WEIGHT_DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 1.0
+HELD_OUT = 256  # at most so many images are kept for the measurement
+SAVE_EVERY = 200  # steps between two checkpoints
+
+
+@dataclass(frozen=True)
+class LearnedSizes:
+    """The state that ``learn_sizes`` reached, measured on images that it did not learn from.
+
+    ``error`` is the mean absolute error in log size on known changes of size, ``spread`` the standard deviation of the
+    estimated log sizes in canonical forms over that in the images, and ``converged`` the share of images whose
+    equilibrium was reached.
+    """
+
+    steps: int
+    error: float
+    spread: float
+    converged: float
+
+
+def learn_sizes(
+    model: AdaptedModel,
+    images: Tensor | Sequence[Tensor] | Iterable[Any],
+    *,
+    steps: int = 1000,
+    batch_size: int = 64,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+) -> LearnedSizes:
+    """Teach ``model`` how large things are, without labels; only the input's size network changes.
+
+    Args:
+        model: adapted with a ``SizeNetwork`` at the site ``"input"``.
+        images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
+            model's input size; or a loader of batches, of which the first tensor (or ``pixel_values``) is used. They
+            must be normalised as the base model wants them.
+        steps: optimizer steps.
+        batch_size: images per step; a loader's batches stay as they are.
+        checkpoint: a safetensors file to resume from, written on the way and after Ctrl-C.
+        progress: show a progress bar.
+
+    >>> import timm, localscale as ls
+    >>> config = ls.DECConfig(knots=8, update="compose", network=ls.SizeNetwork(width=8, blocks=0))
+    >>> model = ls.adapt(timm.create_model("resnet18"), config, input_size=(3, 64, 64))
+    >>> found = ls.learn_sizes(model, torch.rand(8, 3, 64, 64), steps=2, progress=False)
+    >>> found.steps
+    2
+    """
+    if steps < 1 or batch_size < 1:
+        raise ConfigError(f"steps is {steps} and batch_size {batch_size}; expected at least 1 of each")
+    canonicalizer = model.size_canonicalizer()
+    network: nn.Module = canonicalizer.network
+    weight = next(network.parameters())
+    held_out, batches = _split(images, batch_size, model.input_size)
+    path = None if checkpoint is None else Path(checkpoint)
+    needed = [parameter.requires_grad for parameter in network.parameters()]
+    network.requires_grad_(True)
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    done = _read(path, network, optimizer) if path is not None and path.exists() else 0
+    bar = tqdm(total=steps, initial=min(done, steps), desc="sizes", unit="step", disable=not progress)
+    try:
+        with bar:
+            for step in range(done, steps):
+                for group in optimizer.param_groups:
+                    group["lr"] = _rate(step, steps)
+                found = canonicalizer.size_loss(next(batches).to(weight.device))
+                optimizer.zero_grad(set_to_none=True)
+                found.loss.backward()
+                nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+                optimizer.step()
+                done = step + 1
+                if step % 20 == 0:
+                    bar.set_postfix(error=f"{float(found.error):.3f}", refresh=False)
+                bar.update()
+                if path is not None and done % SAVE_EVERY == 0:
+                    _write(path, network, optimizer, done)
+    finally:
+        for parameter, asks in zip(network.parameters(), needed, strict=True):
+            parameter.requires_grad_(asks)
+            parameter.grad = None
+        if path is not None and done:
+            _write(path, network, optimizer, done)
+    return _measure(canonicalizer, held_out.to(weight.device), done)
+
+
+def _rate(step: int, steps: int) -> float:
+    """Return the learning rate: a linear warm-up, then half a cosine."""
+    return LEARNING_RATE * min(1.0, (step + 1) / min(WARM_UP, steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+@torch.no_grad()
+def _measure(canonicalizer: Canonicalizer, images: Tensor, steps: int) -> LearnedSizes:
+    error = canonicalizer.size_loss(images, update_trust=False).error
+    report = canonicalizer(images)
+    (before, weight_before), (after, weight_after) = report.sizes_before, report.sizes_after
+    spread = _deviation(after, weight_after) / _deviation(before, weight_before).clamp_min(1e-6)
+    return LearnedSizes(steps, float(error), float(spread), float(report.converged.float().mean()))
+
+
+def _deviation(size: Tensor, weight: Tensor) -> Tensor:
+    share = weight / weight.sum().clamp_min(1e-6)
+    mean = (share * size).sum()
+    return (share * (size - mean).square()).sum().sqrt()
+
+
+def _split(images: Any, batch_size: int, input_size: tuple[int, int, int]) -> tuple[Tensor, Iterator[Tensor]]:
+    """Return images to measure on, and an endless iterator of batches to learn from."""
+    if isinstance(images, Tensor) or (isinstance(images, Sequence) and images and isinstance(images[0], Tensor)):
+        stacked = _stack(images, input_size)
+        kept = min(HELD_OUT, len(stacked) // 10)
+        learned = stacked[: len(stacked) - kept]
+        return (stacked[-kept:] if kept else stacked[:HELD_OUT]), _drawn(learned, batch_size)
+    batches = _repeated(images, input_size)
+    return next(batches)[:HELD_OUT], batches
+
+
+def _stack(images: Tensor | Sequence[Tensor], input_size: tuple[int, int, int]) -> Tensor:
+    channels, height, width = input_size
+    for image in images if not isinstance(images, Tensor) else [images]:
+        fits = image.dim() == (4 if isinstance(images, Tensor) else 3) and image.shape[-3] == channels
+        if not fits or not image.is_floating_point() or 0 in image.shape:
+            raise DataError(
+                f"images have shape {tuple(image.shape)} and dtype {image.dtype}; expected floating point with "
+                f"{channels} channels: a tensor (N, {channels}, H, W) or a sequence of ({channels}, H, W) tensors"
+            )
+    if isinstance(images, Tensor):
+        return images
+    return torch.stack([resize(image[None], height, width)[0] for image in images])
+
+
+def _drawn(images: Tensor, batch_size: int) -> Iterator[Tensor]:
+    while True:  # with replacement: fewer images than a batch are enough
+        yield images[torch.randint(len(images), (batch_size,))]
+
+
+def _repeated(loader: Iterable[Any], input_size: tuple[int, int, int]) -> Iterator[Tensor]:
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield _stack(_images_of(batch), input_size)
+        if empty:
+            raise DataError("the loader gave no batch; expected batches of images, and one that can be iterated again")
+
+
+def _images_of(batch: Any) -> Tensor:
+    if isinstance(batch, Mapping):
+        batch = batch.get("pixel_values", next(iter(batch.values()), None))
+    elif isinstance(batch, Sequence):
+        batch = batch[0] if len(batch) else None
+    if not isinstance(batch, Tensor):
+        raise DataError(
+            f"a batch holds {type(batch).__name__}; expected a tensor of images, a tuple that begins with one, or a "
+            'dictionary with "pixel_values"'
+        )
+    return batch
+
+
+def _write(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    tensors = {f"network.{name}": tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value).cpu() for name, value in state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_all({path: lambda draft: save_file(tensors, draft, metadata={"localscale": json.dumps({"step": step})})})
+
+
+def _read(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    try:
+        with safe_open(path, framework="pt") as file:
+            step = int(json.loads((file.metadata() or {})["localscale"])["step"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
+        network.load_state_dict(_part(tensors, "network."))
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of this size network ({error}); remove it or name another file"
+        ) from error
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in _part(tensors, "optimizer.").items():
+        number, _, key = name.partition(".")
+        state.setdefault(int(number), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return step
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

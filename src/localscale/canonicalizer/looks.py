@@ -1,0 +1,100 @@
+"""Looks: the canonical forms S⁻¹(F; l) that a canonicalizer sees through its map.
+
+A look is small, and its source may be larger: what the map enlarges gains detail from the source, and what it shrinks
+is read from a coarser level of the source, so that nothing aliases.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localscale.conventions import lattice, resize
+from localscale.maps.base import FamilyMap, Map
+from localscale.maps.grid import GridMap
+from localscale.warp import unscale
+
+__all__ = ["Looks", "WorkingCopy", "pyramid"]
+
+SPARE_LEVELS = 2  # a map may shrink things by 2² beyond the look's own shrinking
+
+
+@dataclass(frozen=True, eq=False)
+class WorkingCopy:
+    """Looks at a small copy of the features, ``source`` ``(B, C, h, w)``, of the copy's own size."""
+
+    source: Tensor
+    sampler: str = "native"
+
+    def __call__(self, m: FamilyMap) -> Tensor:
+        """Return the looks ``(B, C, h, w)`` through the maps ``m``."""
+        return self.source if _is_identity(m) else unscale(self.source, m, sampler=self.sampler)
+
+    def among(self, index: Tensor) -> WorkingCopy:
+        """Return the looks at some of the images."""
+        return WorkingCopy(self.source[index], self.sampler)
+
+
+def _is_identity(m: FamilyMap) -> bool:
+    """Return whether ``m`` is known to be the identity, without making a GPU wait for the answer."""
+    may_read = m.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return may_read and isinstance(m, GridMap) and not m.moves.any()
+
+
+def pyramid(source: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Return ``source`` ``(B, C, H, W)`` and halved copies of it, as many as looks of ``size`` (h, w) may need."""
+    halvings = max(0, math.ceil(math.log2(max(source.shape[-1] / size[1], source.shape[-2] / size[0])))) + SPARE_LEVELS
+    levels = [source]
+    for _ in range(halvings):
+        height, width = (max(1, -(-side // 2)) for side in levels[-1].shape[-2:])
+        levels.append(resize(levels[-1], height, width))
+    return tuple(levels)
+
+
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """Looks of ``size`` (h, w) at the source whose ``levels`` are those of ``pyramid``.
+
+    >>> looks = Looks(pyramid(torch.rand(2, 3, 64, 64), (17, 17)), (17, 17))
+    >>> looks(localscale.random_map(2)).shape
+    torch.Size([2, 3, 17, 17])
+    """
+
+    levels: tuple[Tensor, ...]
+    size: tuple[int, int]
+
+    @property
+    def source(self) -> Tensor:
+        """The features that are looked at, ``(B, C, H, W)``."""
+        return self.levels[0]
+
+    def __call__(self, m: Map) -> Tensor:
+        """Return the looks ``(B, C, h, w)`` through the maps ``m``."""
+        pixels = lattice(*self.size, dtype=self.source.dtype, device=self.source.device)
+        return self.at(pixels + m.displacement_field(*self.size))
+
+    def at(self, points: Tensor) -> Tensor:
+        """Return the looks whose pixels are read at ``points`` ``(B, h, w, 2)``, between the two nearest levels."""
+        level = self._level(points).unsqueeze(1)
+        grid, found = 2 * points - 1, torch.zeros((), dtype=points.dtype, device=points.device)
+        for number, values in enumerate(self.levels):
+            read = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=True)
+            found = found + (1 - (level - number).abs()).clamp_min(0) * read
+        return found
+
+    def _level(self, points: Tensor) -> Tensor:
+        """Return log₂ of the source pixels per look pixel, ``(B, h, w)``, from the area between neighbouring points."""
+        height, width = self.source.shape[-2:]
+        across = torch.cat((points.diff(dim=2), points.diff(dim=2)[:, :, -1:]), dim=2)
+        down = torch.cat((points.diff(dim=1), points.diff(dim=1)[:, -1:]), dim=1)
+        area = across[..., 0] * down[..., 1] - across[..., 1] * down[..., 0]
+        pixels = area * ((width - 1) * (height - 1))
+        return (0.5 * torch.log2(pixels.clamp_min(1e-6))).clamp(0, len(self.levels) - 1)
+
+    def among(self, index: Tensor) -> Looks:
+        """Return the looks at some of the images."""
+        return Looks(tuple(values[index] for values in self.levels), self.size)

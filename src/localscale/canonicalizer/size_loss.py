@@ -1,0 +1,127 @@
+"""Learning sizes without labels: an image seen through a known map shows the same things at known other sizes.
+
+For a known u, the look x∘u shows at p what x shows at u(p), larger by det(∂u)^(−1/2). So the estimate must obey
+s_{x∘u}(p) = s_x(u(p)) − ½ log det ∂u(p). The free constant is pinned by a mean of zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from localscale.canonicalizer.looks import Looks, pyramid
+from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.conventions import lattice
+from localscale.maps.base import Map
+from localscale.maps.build import random_map
+from localscale.warp import unscale
+
+__all__ = ["SizeLoss", "size_loss"]
+
+KNOTS = 4  # of the random maps: changes of size that are smooth over a quarter of the image
+SEPARABLE, GRID = 2.0, 1.5  # strengths of the random maps
+SHARP = 0.1  # errors in log size below this are squared
+CENTRE = 0.1  # weight of the mean's square
+PACE = 0.02  # by which share each batch moves the estimator's trust
+
+
+@dataclass(frozen=True)
+class SizeLoss:
+    """``loss`` to minimise; ``error``, the mean absolute error in log size, and ``change``, that of guessing no change.
+
+    All are scalars, and no value is read on the host.
+    """
+
+    loss: Tensor
+    error: Tensor
+    change: Tensor
+
+
+def size_loss(
+    estimator: SizeEstimator, source: Tensor, size: tuple[int, int], *, update_trust: bool = True
+) -> SizeLoss:
+    """Compare estimated sizes in looks of ``size`` (h, w) at ``source`` ``(B, C, H, W)`` with known changes of size.
+
+    An image that is not finite takes no part. With ``update_trust`` the estimator's ``trust`` follows the share of the
+    changes that it explains.
+    """
+    finite = torch.isfinite(source).flatten(1).all(dim=1)[:, None, None, None]
+    source = _scale_half(torch.where(finite, source, 0))
+    looks = Looks(pyramid(source, size), size)
+    pixels = lattice(*size, dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
+    pairs = _draw(len(source), looks)
+    first, second = looks.at(pixels), looks.at(_move(pairs, pixels)[0])
+    sizes, weights = estimator.sizes(torch.cat((first, second)))
+    before, after = sizes.chunk(2)
+    weight_before, weight = weights.detach().chunk(2)
+    field = lattice(*sizes.shape[1:], dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
+    moved, change = _move(pairs, field)
+    expected = F.grid_sample(before[:, None], 2 * moved - 1, padding_mode="border", align_corners=True)[:, 0] + change
+    share = weight / weight.sum(dim=(1, 2), keepdim=True).clamp_min(1e-6)
+    mean = (weight_before * before).sum() / weight_before.sum().clamp_min(1e-6)
+    loss = (share * F.smooth_l1_loss(after, expected, beta=SHARP, reduction="none")).sum(dim=(1, 2)).mean()
+    with torch.no_grad():
+        error = (share * (after - expected).abs()).sum(dim=(1, 2)).mean()
+        nothing = (share * change.abs()).sum(dim=(1, 2)).mean()
+        if update_trust:
+            explained = (1 - error / nothing.clamp_min(1e-6)).clamp(0, 1)
+            estimator.trust.lerp_(explained.to(estimator.trust), PACE)
+    return SizeLoss(loss + CENTRE * mean.square(), error, nothing)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Known changes: ``maps`` for the first images, then zooms by ``ratio`` ``(n, 1)`` about ``centre`` ``(n, 2)``."""
+
+    maps: tuple[Map, ...]
+    ratio: Tensor
+    centre: Tensor
+
+
+def _draw(batch: int, looks: Looks) -> _Pairs:
+    """Draw a quarter separable maps, a quarter grid maps, and zooms that never enlarge beyond the source's pixels."""
+    device, dtype = looks.source.device, looks.source.dtype
+    quarter = batch // 4
+    drawn = [("separable", SEPARABLE, quarter), ("grid", GRID, quarter)]
+    maps = tuple(
+        random_map(count, KNOTS, strength=strength, family=family, dtype=dtype, device=device)
+        for family, strength, count in drawn
+        if count
+    )
+    rest = batch - 2 * quarter
+    sides = zip(looks.source.shape[-2:], looks.size, strict=True)
+    most = max(1.0, min((have - 1) / max(shown - 1, 1) for have, shown in sides))
+    ratio = torch.exp(torch.rand(rest, 1, dtype=dtype, device=device) * math.log(most))
+    room = 1 - 1 / ratio
+    centre = 0.5 + (torch.rand(rest, 2, dtype=dtype, device=device) - 0.5) * room
+    return _Pairs(maps, ratio, centre)
+
+
+def _move(pairs: _Pairs, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u(p) at ``points`` ``(B, h, w, 2)``, and the change of log size there, ``(B, h, w)``."""
+    moved, change, first = [], [], 0
+    for m in pairs.maps:
+        here = points[first : first + m.batch].flatten(1, 2)
+        moved.append(m(here))
+        change.append(-m.local_scale(here).clamp_min(1e-3).log())
+        first += m.batch
+    here = points[first:].flatten(1, 2)
+    moved.append((here - 0.5) / pairs.ratio[:, None] + pairs.centre[:, None])
+    change.append(pairs.ratio.log().expand(-1, here.shape[1]))
+    shape = points.shape[1:3]
+    return torch.cat(moved).unflatten(1, shape), torch.cat(change).unflatten(1, shape)
+
+
+def _scale_half(source: Tensor) -> Tensor:
+    """Scale every other image by a random separable map, so that sizes vary more than in the images themselves."""
+    count = len(source) // 2
+    if not count:
+        return source
+    m = random_map(count, KNOTS, strength=SEPARABLE, family="separable", dtype=source.dtype, device=source.device)
+    scaled = source.clone()
+    scaled[::2][:count] = unscale(source[::2][:count], m)
+    return scaled

@@ -1,0 +1,204 @@
+"""The size network: from a look to the local sizes of what it shows, and to the map that makes them equal.
+
+With ``update="compose"`` it gives the size equilibrium: l ← l∘δ, where δ is the grid map nearest to a similarity of
+ratio T = exp(s − s₀). It rests where everything that matters has the size s₀.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from localscale.canonicalizer.interfaces import NetworkSettings
+from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_CHANNELS, strides_of
+from localscale.conventions import coordinates, resize
+from localscale.errors import ConfigError, near_misses
+from localscale.maps.grid import GridMap
+from localscale.maps.similarity import map_from_scales
+
+__all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
+
+LARGEST = 2.0  # log sizes lie within ±2 of the mean size of the images learned from
+MOST = 1.0  # one step changes no size by more than a factor e
+
+
+def edge_weight(looks: Tensor, size: tuple[int, int], *, half: float = 0.05) -> Tensor:
+    """Return g/(g + ``half``), where g is the mean edge strength of looks ``(B, C, h, w)`` on a grid of ``size``.
+
+    >>> edge_weight(torch.ones(1, 3, 16, 16), (2, 2)).round(decimals=3)
+    tensor([[[0., 0.],
+             [0., 0.]]])
+    """
+    across, down = F.pad(looks.diff(dim=3), (0, 1)), F.pad(looks.diff(dim=2), (0, 0, 0, 1))
+    strength = (across.square() + down.square()).mean(dim=1, keepdim=True).add(1e-12).sqrt()
+    strength = resize(strength, *size)[:, 0].clamp_min(0)
+    return strength / (strength + half)
+
+
+WEIGHTS: dict[str, Callable[[Tensor, tuple[int, int]], Tensor]] = {"edges": edge_weight}
+
+
+@dataclass(frozen=True)
+class SizeNetwork(NetworkSettings):
+    """Three convolutions and residual blocks that estimate log size and weight on a coarse grid.
+
+    Args:
+        width: channels of the residual blocks.
+        blocks: number of residual blocks.
+        resolution: longest side of a look, in pixels; ``None`` is 113 for images and 28 for features. A look never has
+            more than half of the image's pixels along a side, so that enlarging has detail to gain.
+        target: s₀, the log size that everything is brought to, relative to the mean of the images learned from:
+            0.7 makes things twice as large.
+        background: stiffness of what does not matter, κ of ``ls.map_from_scales``.
+        shear: weight of keeping lines straight, β of ``ls.map_from_scales``.
+        weight: what matters: ``"edges"``, ``"learned"``, or the name of a function entered in ``WEIGHTS``, which takes
+            looks ``(B, C, h, w)`` and a size (h′, w′) to weights ``(B, h′, w′)`` in [0, 1].
+    """
+
+    full_resolution: ClassVar[bool] = True
+
+    width: int = 64
+    blocks: int = 4
+    resolution: int | None = None
+    target: float = 0.7
+    background: float = 0.02
+    shear: float = 1.0
+    weight: str = "edges"
+
+    def __post_init__(self) -> None:
+        if self.width < 8 or self.width % 8:
+            raise ConfigError(f"width is {self.width}; expected a positive multiple of 8")
+        if self.blocks < 0:
+            raise ConfigError(f"blocks is {self.blocks}; expected 0 or more")
+        if self.resolution is not None and self.resolution < 8:
+            raise ConfigError(f"resolution is {self.resolution}; expected at least 8 pixels")
+        if not abs(self.target) < LARGEST:
+            raise ConfigError(f"target is {self.target}; expected a log size between −{LARGEST:g} and {LARGEST:g}")
+        for name in ("background", "shear"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; expected a positive number")
+        if self.weight != "learned" and self.weight not in WEIGHTS:
+            raise ConfigError(f"weight is {self.weight!r}: {near_misses(self.weight, ['learned', *WEIGHTS])}")
+
+    def resolution_for(self, in_channels: int) -> int:
+        if self.resolution is not None:
+            return self.resolution
+        return 113 if in_channels <= IMAGE_CHANNELS else FEATURE_SIDE
+
+    def map_network(
+        self, in_channels: int, knots: tuple[int, int], *, family: str, temperature: float, guard: float | None
+    ) -> nn.Module:
+        if family != "grid":
+            raise ConfigError(f'family is {family!r}; a SizeNetwork makes grid maps: use family="grid"')
+        return SizeEstimator(in_channels, knots, self, guard)
+
+    def energy_network(self, in_channels: int) -> nn.Module:
+        raise ConfigError('a SizeNetwork has no energy; use update="compose", or network="conv"')
+
+
+class SizeEstimator(nn.Module):
+    """Looks ``(B, C, h, w)`` to log sizes and weights on a coarse grid, and to the maps that equalise the sizes.
+
+    ``trust``, between 0 and 1, is the share of size changes that the network explained while it learned. It damps every
+    step, and it starts at 0: an untrained network moves nothing.
+    """
+
+    trust: Tensor
+
+    def __init__(self, in_channels: int, knots: tuple[int, int], settings: SizeNetwork, guard: float | None) -> None:
+        super().__init__()
+        self.knots, self.settings, self.guard = knots, settings, guard
+        widths = (in_channels, 32, 64, settings.width)
+        self.down: Any = nn.ModuleList(_Convolution(widths[i], widths[i + 1]) for i in range(3))
+        self.blocks = nn.Sequential(*(_Block(settings.width) for _ in range(settings.blocks)))
+        self.norm = _Norm(settings.width)
+        self.head = nn.Conv2d(settings.width, 2 if settings.weight == "learned" else 1, kernel_size=1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)  # type: ignore[arg-type]
+        self.register_buffer("trust", torch.zeros(()))
+
+    def forward(self, looks: Tensor) -> GridMap:
+        """Return the map δ nearest to a similarity of ratio exp(s − s₀) where the weight is large."""
+        size, weight = self.sizes(looks)
+        excess = (size - self.settings.target).clamp(-MOST, MOST)
+        found = map_from_scales(
+            torch.exp(self.trust.to(size.dtype) * excess),
+            weight,
+            knots=self.knots,
+            background=self.settings.background,
+            shear=self.settings.shear,
+            guard=self.guard,
+        )
+        lost = 0 * looks.sum(dim=(1, 2, 3))  # NaN for a look that is not finite, whose image then counts as lost
+        return GridMap(found.displacements + lost[:, None, None, None])
+
+    def sizes(self, looks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log sizes and weights, both ``(B, h′, w′)``, corners on corners."""
+        x, spacing = looks, [1, 1]
+        for layer, stride in zip(self.down, strides_of(looks.shape[-2], looks.shape[-1], len(self.down)), strict=True):
+            x = F.gelu(layer(x, stride))
+            spacing = [step * stride for step in spacing]
+        x = F.gelu(self.norm(self.blocks(x)))
+        raw = F.conv2d(x, self.head.weight.to(x.dtype), self.head.bias.to(x.dtype))  # type: ignore[union-attr]
+        raw = _to_corners(raw, looks.shape[-2:], spacing[0])
+        size = LARGEST * torch.tanh(raw[:, 0] / LARGEST)
+        if self.settings.weight == "learned":
+            return size, torch.sigmoid(raw[:, 1])
+        return size, WEIGHTS[self.settings.weight](looks, (size.shape[-2], size.shape[-1]))
+
+
+class _Convolution(nn.Conv2d):
+    """A 3 × 3 convolution that runs in its input's precision, with a stride given at the call."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__(before, after, kernel_size=3, padding=1)
+
+    def forward(self, x: Tensor, stride: int = 1) -> Tensor:
+        assert self.bias is not None
+        return F.conv2d(x, self.weight.to(x.dtype), self.bias.to(x.dtype), stride=stride, padding=1)
+
+
+class _Norm(nn.GroupNorm):
+    """A group norm that runs in its input's precision."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(8, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.group_norm(x, self.num_groups, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
+class _Block(nn.Module):
+    """x + convolutions of x, each after a norm and a GELU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norms: Any = nn.ModuleList(_Norm(width) for _ in range(2))
+        self.convolutions: Any = nn.ModuleList(_Convolution(width, width) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for norm, convolution in zip(self.norms, self.convolutions, strict=True):
+            y = convolution(F.gelu(norm(y)))
+        return x + y
+
+
+def _to_corners(field: Tensor, size: torch.Size, spacing: int) -> Tensor:
+    """Read a field whose samples lie ``spacing`` pixels apart, the first on the first pixel, corners on corners."""
+    if spacing == 1:
+        return field
+    rows, columns = (_reading(count, side, spacing, field) for count, side in zip(field.shape[-2:], size, strict=True))
+    return rows @ field @ columns.T
+
+
+def _reading(count: int, side: int, spacing: int, like: Tensor) -> Tensor:
+    """Rows of linear weights that read ``count`` even positions of ``side`` pixels from samples ``spacing`` apart."""
+    places = coordinates(count, dtype=like.dtype, device=like.device) * ((side - 1) / spacing)
+    samples = torch.arange(count, dtype=like.dtype, device=like.device)
+    return (1 - (places.clamp_max(count - 1)[:, None] - samples).abs()).clamp_min(0)

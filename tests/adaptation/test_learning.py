@@ -1,0 +1,112 @@
+"""``learn_sizes``: every kind of data, resuming, and what stays as it was."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import localscale as ls
+from localscale.errors import CheckpointError, ConfigError, DataError
+
+
+def model(channels: int = 3) -> ls.AdaptedModel:
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = ls.SizeNetwork(width=8, blocks=0)
+    config = ls.DECConfig(knots=5, update="compose", network=network, solver=ls.Picard(max_steps=3))
+    return ls.adapt(base, ls.DECConfig(**vars(config) | {"on_failure": "identity"}), input_size=(channels, 48, 48))
+
+
+IMAGES = torch.rand(12, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+KINDS = {
+    "tensor": IMAGES,
+    "fewer than a batch": IMAGES[:2],
+    "one image": IMAGES[:1],
+    "different sizes": [IMAGES[0], torch.rand(3, 60, 40), torch.rand(3, 33, 50)],
+    "loader": DataLoader(IMAGES, batch_size=4),
+    "loader with labels": DataLoader(TensorDataset(IMAGES, torch.arange(12)), batch_size=4),
+    "loader of dictionaries": [{"labels": torch.zeros(4), "pixel_values": IMAGES[:4]}],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_from_any_usual_kind_of_data(kind: str):
+    adapted = model()
+    base = {name: tensor.clone() for name, tensor in adapted.base_state().items()}
+    before = adapted.size_canonicalizer().network.head.weight.clone()
+    found = ls.learn_sizes(adapted, KINDS[kind], steps=2, batch_size=4, progress=False)
+    assert found.steps == 2
+    assert found.error > 0
+    assert 0 <= found.converged <= 1
+    assert not torch.equal(adapted.size_canonicalizer().network.head.weight, before)
+    assert all(torch.equal(tensor, base[name]) for name, tensor in adapted.base_state().items())
+    assert all(parameter.grad is None for parameter in adapted.parameters())
+
+
+def test_one_channel():
+    assert ls.learn_sizes(model(1), torch.rand(4, 1, 48, 48), steps=1, batch_size=4, progress=False).steps == 1
+
+
+def test_a_stopped_run_resumes(tmp_path: Path):
+    class Stop(torch.utils.data.Dataset):
+        """Images until the fifth; then Ctrl-C."""
+
+        reads = 0
+
+        def __iter__(self):
+            for _ in range(5):
+                Stop.reads += 1
+                if Stop.reads > 4:
+                    raise KeyboardInterrupt
+                yield IMAGES[:4]
+
+    path = tmp_path / "sizes.safetensors"
+    adapted = model()
+    with pytest.raises(KeyboardInterrupt):
+        ls.learn_sizes(adapted, Stop(), steps=9, checkpoint=path, progress=False)
+    reached = {name: tensor.clone() for name, tensor in adapted.size_canonicalizer().network.state_dict().items()}
+    again = model()
+    found = ls.learn_sizes(again, IMAGES, steps=3, checkpoint=path, progress=False)
+    assert found.steps == 3, "three steps had been taken, so none is left"
+    for name, tensor in again.size_canonicalizer().network.state_dict().items():
+        assert torch.equal(tensor, reached[name])
+    path.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="not a checkpoint of this size network"):
+        ls.learn_sizes(model(), IMAGES, steps=3, checkpoint=path, progress=False)
+
+
+def test_a_learned_model_is_saved_and_loaded(tmp_path: Path):
+    adapted = model()
+    ls.learn_sizes(adapted, IMAGES, steps=2, batch_size=4, progress=False)
+    adapted.size_canonicalizer().network.trust.fill_(0.5)
+    with torch.no_grad():
+        expected = adapted(IMAGES)
+    adapted.save_pretrained(tmp_path)
+    loaded = ls.AdaptedModel.from_pretrained(tmp_path, adapted.unwrap())
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(IMAGES), expected)
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (torch.rand(4, 1, 48, 48), "expected floating point with 3 channels"),
+        (torch.zeros(4, 3, 48, 48, dtype=torch.uint8), "torch.uint8"),
+        (torch.rand(0, 3, 48, 48), "images have shape"),
+        ([], "gave no batch"),
+        ([["not images"]], "a batch holds str"),
+    ],
+)
+def test_bad_data_is_refused(images, sentence: str):
+    with pytest.raises(DataError, match=sentence):
+        ls.learn_sizes(model(), images, steps=1, progress=False)
+
+
+def test_bad_numbers_and_other_networks_are_refused():
+    with pytest.raises(ConfigError, match="steps is 0"):
+        ls.learn_sizes(model(), IMAGES, steps=0)
+    other = ls.adapt(nn.Sequential(nn.Conv2d(3, 4, 3)), ls.DECConfig(), input_size=(3, 48, 48))
+    with pytest.raises(ConfigError, match='site "input" with a SizeNetwork'):
+        other.size_loss(IMAGES)

@@ -1,0 +1,140 @@
+"""The size network: it starts as the identity, learns sizes without labels, and brings things to one size."""
+
+import functools
+
+import pytest
+import torch
+from torch import Tensor
+
+import localscale as ls
+from localscale.canonicalizer import sizes
+from localscale.errors import ConfigError
+
+SIDE = 64
+pytestmark = pytest.mark.filterwarnings("ignore:some fixed points")  # a few steps are enough here
+
+
+def config(**settings) -> ls.DECConfig:
+    network = ls.SizeNetwork(**{"width": 16, "blocks": 1} | settings)
+    return ls.DECConfig(knots=7, update="compose", network=network, solver=ls.Picard(max_steps=8, tolerance=1e-3))
+
+
+def canonicalizer(channels: int = 1, **settings) -> ls.Canonicalizer:
+    torch.manual_seed(0)
+    return ls.Canonicalizer(channels, (7, 7), config(**settings))
+
+
+def rings(radius: Tensor, side: int = SIDE) -> Tensor:
+    """One ring of each radius (in fractions of the side) in the middle of a black image, ``(B, 1, side, side)``."""
+    place = torch.linspace(-0.5, 0.5, side)
+    distance = (place[:, None].square() + place.square()).sqrt()
+    return (1 - (distance - radius[:, None, None]).abs() / (0.3 * radius[:, None, None])).clamp_min(0).unsqueeze(1)
+
+
+@functools.cache
+def learned(steps: int = 120) -> tuple[ls.Canonicalizer, float, float]:
+    """A canonicalizer that learned rings; its last error, and that of guessing no change."""
+    module, rng = canonicalizer(target=0.3), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(module.parameters(), 5e-3)
+    for _ in range(steps):
+        found = module.size_loss(rings(0.06 + 0.14 * torch.rand(24, generator=rng)))
+        optimizer.zero_grad()
+        found.loss.backward()
+        optimizer.step()
+    return module, float(found.error), float(found.change)
+
+
+@pytest.mark.parametrize("weight", ["edges", "learned"])
+def test_an_untrained_network_moves_nothing(weight: str):
+    module = canonicalizer(3, weight=weight)
+    torch.nn.init.normal_(module.network.head.weight)
+    report = module(torch.rand(2, 3, SIDE, 48))
+    assert not report.map.displacements.any()
+    assert report.converged.all()
+
+
+def test_learning_explains_changes_of_size_and_brings_things_to_one_size():
+    module, error, change = learned()
+    assert error < 0.5 * change
+    assert 0.3 < float(module.network.trust) < 1
+    radius = torch.linspace(0.07, 0.18, 8)
+    with torch.no_grad():
+        report = module(rings(radius))
+    middle = torch.tensor([[[0.5, 0.5]]]).expand(8, -1, -1)
+    canonical = (radius / report.map.local_scale(middle)[:, 0]).log()
+    assert canonical.std() < 0.6 * radius.log().std()
+    before, after = report.sizes_before, report.sizes_after
+    assert before[0].shape == after[1].shape == before[1].shape
+
+
+def test_sizes_follow_a_zoom():
+    module, *_ = learned()
+    with torch.no_grad():
+        near, far = (module.network.sizes(rings(torch.tensor([r]), 33)) for r in (0.16, 0.08))
+    size = [float((s * w).sum() / w.sum()) for s, w in (near, far)]
+    assert size[0] - size[1] == pytest.approx(torch.tensor(2.0).log().item(), abs=0.25)
+
+
+def test_images_without_anything_that_matters_rest():
+    module, *_ = learned(20)
+    images = torch.stack((torch.zeros(1, SIDE, SIDE), torch.ones(1, SIDE, SIDE)))
+    with torch.no_grad():
+        assert module(images).map.mean_displacement().max() < 1e-3
+
+
+def test_a_lost_image_is_the_identity_and_leaves_the_others_alone():
+    module, *_ = learned(20)
+    images = rings(torch.tensor([0.1, 0.1, 0.16]))
+    broken = images.clone()
+    broken[1, 0, 3, 3] = torch.nan
+    with torch.no_grad():
+        whole, partly = module(images), module(broken)
+    assert not partly.map.displacements[1].any()
+    assert not partly.converged[1]
+    torch.testing.assert_close(partly.map.displacements[::2], whole.map.displacements[::2], atol=1e-5, rtol=0)
+    assert torch.isfinite(module.size_loss(broken).loss)
+
+
+def test_a_weight_of_ones_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sizes.WEIGHTS, "nothing", lambda looks, size: looks.new_zeros(len(looks), *size))
+    module = canonicalizer(weight="nothing")
+    module.network.trust.fill_(1.0)
+    assert not module(rings(torch.tensor([0.1]))).map.displacements.any()
+
+
+def test_gradients_reach_the_network_through_the_equilibrium():
+    module, *_ = learned(20)
+    module(rings(torch.tensor([0.07, 0.15]))).map.displacements.square().sum().backward()
+    assert module.network.head.weight.grad.abs().max() > 0
+
+
+def test_it_survives_json():
+    assert ls.DECConfig.from_json(config(weight="learned").to_json()) == config(weight="learned")
+    assert ls.DECConfig(network="sizes").network == ls.SizeNetwork()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"width": 12}, "width is 12; expected a positive multiple of 8"),
+        ({"blocks": -1}, "blocks is -1"),
+        ({"resolution": 4}, "resolution is 4"),
+        ({"target": 3.0}, "target is 3.0"),
+        ({"background": 0.0}, "background is 0.0"),
+        ({"weight": "edge"}, "did you mean edges"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict, sentence: str):
+    with pytest.raises(ConfigError, match=sentence):
+        ls.SizeNetwork(**settings)
+
+
+def test_what_a_size_network_cannot_do_is_refused():
+    with pytest.raises(ConfigError, match="grid maps"):
+        ls.Canonicalizer(3, (4, 4), ls.DECConfig(family="separable", update="compose", network="sizes"))
+    with pytest.raises(ConfigError, match="has no energy"):
+        ls.Canonicalizer(3, (4, 4), ls.DECConfig(update="descent", network="sizes"))
+    with pytest.raises(ConfigError, match="only a SizeNetwork learns sizes"):
+        ls.Canonicalizer(3, (4, 4), ls.DECConfig()).size_loss(torch.rand(2, 3, 32, 32))
+    with pytest.raises(ConfigError, match="estimates no sizes"):
+        _ = ls.Canonicalizer(3, (4, 4), ls.DECConfig())(torch.rand(1, 3, 32, 32)).sizes_before
