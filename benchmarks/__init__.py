@@ -1,1 +1,1 @@
-"""Measurements of the core, with peers in the same run."""
+"""Benchmarks of the library, with comparable libraries measured in the same run."""

@@ -1,6 +1,6 @@
 """Measure and write results: ``python -m benchmarks [--suite core|data|training|speed] [--device cuda] [--quick]``.
 
-Prints a table per measurement, writes them as JSON, and renders every ``results/*.json`` into ``docs/results.md``.
+Prints a table for each measurement, writes all tables as JSON, and renders ``results/*.json`` to ``docs/results.md``.
 """
 
 import argparse
@@ -14,31 +14,33 @@ import torch
 from tqdm import tqdm
 
 from benchmarks import core, data, speed, training
-from benchmarks.measurement import Table
+from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.errors import near_misses
 from localscale.lab.pages.results import render_table
 
-Measurement = Callable[[str, bool], Table]
+Measurement = Callable[[str, bool], ResultTable]
 SUITES: dict[str, Any] = {"core": core, "data": data, "training": training, "speed": speed}
 
 
 def main() -> None:
     """Parse the command line, measure, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--suite", choices=SUITES, default="core", help="what to measure (%(default)s)")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    parser.add_argument("--suite", choices=SUITES, default="core", help="suite to run (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument(
-        "--only", nargs="+", metavar="TABLE", help="some of the suite's tables, by their functions' names"
+        "--only", nargs="+", metavar="TABLE", help="measure only these tables, named by their functions"
     )
-    parser.add_argument("--json", type=Path, help="file to write (results/SUITE_DEVICE.json)")
+    parser.add_argument("--json", type=Path, help="file to write (default: results/SUITE_DEVICE.json)")
     parser.add_argument(
-        "--quick", action="store_true", help="small sizes: shows that it runs, measures nothing worth keeping"
+        "--quick", action="store_true", help="use small sizes, to see that everything runs; the numbers mean nothing"
     )
-    parser.add_argument("--render", action="store_true", help="measure nothing, only render results/*.json")
+    parser.add_argument("--render", action="store_true", help="only render results/*.json to docs/results.md")
     arguments = parser.parse_args()
     if arguments.only and arguments.json is None:
-        parser.error("--only needs --json FILE: a part must not take the place of the whole suite's results")
+        parser.error(
+            "--only needs --json FILE, so that the results of a part do not overwrite those of the whole suite"
+        )
     if arguments.render:
         render()
         return
@@ -54,11 +56,11 @@ def main() -> None:
     tables = []
     for measurement in tqdm(measurements, desc="measuring", unit="table", leave=False):
         table = measurement(arguments.device, arguments.quick)
-        if not table.rows:  # nothing to measure on this device
+        if not table.rows:  # the table is for another device
             continue
         tables.append(table)
         tqdm.write(render_table(dataclasses.asdict(table)) + "\n", file=sys.stdout)
-        if arguments.json is not None:  # what is there so far, should the run be stopped
+        if arguments.json is not None:  # keeps finished tables if the run is stopped
             save(target, tables, **about, packages=suite.PACKAGES)
     save(target, tables, **about, packages=suite.PACKAGES)
     if arguments.json is None:

@@ -1,4 +1,4 @@
-"""The core's promises, measured: exact inverses, true gradients, constant memory, a solver that converges."""
+"""Measure exact inverses, gradients, memory, convergence and overhead of the library's core."""
 
 import warnings
 
@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import localscale as ls
-from benchmarks.measurement import Table, median_milliseconds, peak_bytes
+from benchmarks.measurement import ResultTable, median_milliseconds, peak_bytes
 from localscale.canonicalizer import MapNetwork
 from localscale.equilibrium import Anderson, Implicit, relative_residual
 
 PIXELS = 223  # pixel distances across a 224-pixel image
 
 
-def inverses(device: str, quick: bool) -> Table:
-    """|l⁻¹(l(p)) − p| in pixels at 224, for our inverse and for the row-and-column one."""
+def inverses(device: str, quick: bool) -> ResultTable:
+    """Measure |l⁻¹(l(p)) − p| in pixels at 224, for our inverse and the row-wise one."""
     rows = []
     for strength in (0.2, 1.0, 2.0):
         for knots in (4, 8, 16):
@@ -28,11 +28,11 @@ def inverses(device: str, quick: bool) -> Table:
                 row |= {f"{method} mean px": float(error.mean()), f"{method} max px": float(error.max())}
             rows.append(row)
     note = "Grid maps, guard 0.1, float32, 224 px. The row-wise inverse is the paper's (App. A2.2)."
-    return Table("Inverse of a grid map", note, rows)
+    return ResultTable("Inverse of a grid map", note, rows)
 
 
-def refits(device: str, quick: bool) -> Table:
-    """What putting a composition back on its lattice costs."""
+def refits(device: str, quick: bool) -> ResultTable:
+    """Measure the error of re-sampling a composition on its lattice."""
     rows = []
     for strength in (0.25, 0.5, 1.0):
         for knots in (4, 8, 16):
@@ -45,13 +45,13 @@ def refits(device: str, quick: bool) -> Table:
             rows.append(
                 {"strength": strength, "knots": knots, "median px": float(error.median()), "max px": float(error.max())}
             )
-    return Table(
+    return ResultTable(
         "Re-fitting a∘b on its lattice", "Largest distance over the image, at 224 px; `@` itself is exact.", rows
     )
 
 
-def gradients(device: str, quick: bool) -> Table:
-    """Each gradient rule against central differences, on a canonicalizer whose maps are far from the identity."""
+def gradients(device: str, quick: bool) -> ResultTable:
+    """Compare each gradient rule with central differences, on a canonicalizer whose maps are far from the identity."""
     canonicalizer, features = _far_from_identity("cpu", batch=2, dtype=torch.float64)
     assert isinstance(canonicalizer.network, MapNetwork)
     weight = canonicalizer.network.to_x.weight
@@ -85,11 +85,11 @@ def gradients(device: str, quick: bool) -> Table:
             }
         )
     note = "Directional derivative of a loss on the maps, against central differences; float64, direct update, grid."
-    return Table("Gradients of an equilibrium", note, rows)
+    return ResultTable("Gradients of an equilibrium", note, rows)
 
 
-def memory(device: str, quick: bool) -> Table:
-    """Peak memory of forward and backward, at 5 and at 50 forward steps."""
+def memory(device: str, quick: bool) -> ResultTable:
+    """Measure the peak memory of forward and backward, at 5 and at 50 forward steps."""
     rows = []
     for rule in ("implicit", "unrolled"):
         peaks = {}
@@ -107,11 +107,13 @@ def memory(device: str, quick: bool) -> Table:
                 "growth %": 100 * (peaks[50] / peaks[5] - 1),
             }
         )
-    return Table("Peak memory of a solve, forward and backward", "192 channels at 14×14, adjoint at 10 steps.", rows)
+    return ResultTable(
+        "Peak memory of a solve, forward and backward", "192 channels at 14×14, adjoint at 10 steps.", rows
+    )
 
 
-def solvers(device: str, quick: bool) -> Table:
-    """Ours and torchdeq's Anderson on the same equilibrium: steps, residual and time."""
+def solvers(device: str, quick: bool) -> ResultTable:
+    """Compare our Anderson with torchdeq's on the same equilibria: steps, residual and time."""
     from torchdeq.solver import anderson_solver
 
     canonicalizer, features = _far_from_identity(device, batch=4 if quick else 64)
@@ -143,11 +145,11 @@ def solvers(device: str, quick: bool) -> Table:
                 }
             )
     note = "Direct update, 6×6 knots, 192 channels at 14×14, head weights of spread 0.5, at most 20 steps."
-    return Table("Anderson on the same equilibria", note, rows)
+    return ResultTable("Anderson on the same equilibria", note, rows)
 
 
-def overhead(device: str, quick: bool) -> Table:
-    """An adapted model's time over its base's, forward only, default configuration."""
+def overhead(device: str, quick: bool) -> ResultTable:
+    """Measure an adapted model's forward time over its base's, in the default configuration."""
     import timm
 
     rows = []
@@ -164,8 +166,8 @@ def overhead(device: str, quick: bool) -> Table:
             with model.disabled():
                 base = median_milliseconds(lambda: model(images), device, repeats=3 if quick else 15)  # noqa: B023
         rows.append({"model": name, "base ms": base, "adapted ms": adapted, "overhead %": 100 * (adapted / base - 1)})
-    note = f"Batch {batch}, 224 px, eager float32, sites input and first block, equilibria to 1e-4, weights at random."
-    return Table("Cost of two sites", note, rows)
+    note = f"Batch {batch}, 224 px, eager float32, sites input and first block, equilibria to 1e-4, random weights."
+    return ResultTable("Cost of two sites", note, rows)
 
 
 MEASUREMENTS = (inverses, refits, gradients, memory, solvers, overhead)
@@ -175,7 +177,7 @@ PACKAGES = ("localscale", "torch", "timm", "torchdeq")
 def _far_from_identity(
     device: str, *, batch: int, dtype: torch.dtype = torch.float32
 ) -> tuple[ls.Canonicalizer, Tensor]:
-    """A canonicalizer with random weights and features it moves by a few percent of the image."""
+    """Return a canonicalizer with random weights, and features that it moves by a few percent of the image."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     canonicalizer = ls.Canonicalizer(192, (6, 6), ls.DECConfig())
@@ -192,7 +194,7 @@ def spread_heads(canonicalizer: ls.Canonicalizer, spread: float) -> None:
 
 
 def _equilibrium(canonicalizer: ls.Canonicalizer, features: Tensor) -> tuple:
-    """The function whose fixed point the canonicalizer seeks, and where it starts."""
+    """Return the function whose fixed point the canonicalizer finds, and the starting point."""
     from localscale.maps import GridMap
 
     copy = canonicalizer.working_copy(features)

@@ -1,4 +1,4 @@
-"""How fast locally scaled MNIST is drawn, with the usual way of drawing it in the same run."""
+"""Measure the speed of drawing locally scaled MNIST, beside torchvision's resize and paste."""
 
 import numpy as np
 import torch
@@ -6,14 +6,14 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.functional import resize
 
-from benchmarks.measurement import Table, median_milliseconds
+from benchmarks.measurement import ResultTable, median_milliseconds
 from localscale.lab.data import LocallyScaledMNIST, embedded_digits
 from localscale.lab.data.mnist.triples import LAYOUTS
 
 TARGETS = {"cpu": 400, "cuda": 20_000}
 
 
-def mnist(device: str, quick: bool) -> Table:
+def mnist(device: str, quick: bool) -> ResultTable:
     dataset = LocallyScaledMNIST(train=True, digits=embedded_digits(train=True))
     renderer = dataset.renderer(device)
     kind = device.partition(":")[0]
@@ -30,7 +30,7 @@ def mnist(device: str, quick: bool) -> Table:
     tensors = dataset.digits.images[:, None].float() / 255
     usual = median_milliseconds(lambda: [_paste(dataset, tensors, n) for n in few], "cpu", repeats=3)
     rows.append(_row("peer: torchvision's resize and paste, one image at a time", len(few), usual, None))
-    return Table(
+    return ResultTable(
         title=f"Drawing locally scaled MNIST ({kind})",
         note=(
             "224×224, three digits at factors 0.4 to 2.0, anti-aliased; medians, random choice of scenes included. "
@@ -51,7 +51,7 @@ def _row(name: str, images: int, milliseconds: float, target: int | None) -> dic
 
 
 def _paste(dataset: LocallyScaledMNIST, images: Tensor, index: int) -> Image.Image:
-    """The usual way: resize each digit to whole pixels, paste it."""
+    """Draw a scene as is usual: resize each digit to whole pixels and paste it."""
     triple = dataset.triple(index)
     canvas = torch.zeros(224, 224)
     places = list(LAYOUTS.values())[int(triple.layouts)]

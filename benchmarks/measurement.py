@@ -1,4 +1,4 @@
-"""What every measurement shares: rows, a clock, and a memory meter that works on any device."""
+"""Result tables, timers, and a memory meter that works on any device."""
 
 import contextlib
 import ctypes
@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 
 @dataclass(frozen=True)
-class Table:
-    """A titled table: what was measured, under which settings, one dictionary per row."""
+class ResultTable:
+    """A table of results: its title, a note on the settings, and one dictionary per row."""
 
     title: str
     note: str
@@ -28,7 +28,7 @@ class Table:
 
 
 def median_milliseconds(f: Callable[[], object], device: str, *, repeats: int) -> float:
-    """The median time of ``f`` after two warm-up calls, device work included."""
+    """Return the median time of ``f`` after two warm-up calls, device work included."""
     times = []
     for _ in range(repeats + 2):
         _wait(device)
@@ -48,19 +48,19 @@ def interleaved_milliseconds(
     queue: int = 1,
     after: Callable[[str, Any], None] | None = None,
 ) -> dict[str, float | str]:
-    """The median time of each call on inputs made anew for every repetition, the calls taking turns.
+    """Return the median time of each call, on new inputs for every repetition; the calls take turns.
 
-    A call that is waited for costs what its host's work and its device's take; among ones that are queued the device
-    is busy while the host goes on to the next, as it is within a model.
+    With ``queue=1`` the device is synchronised after every call, so the time includes all work of host and device. With
+    a longer queue the host launches the next call while the device is busy, as it does within a model.
 
     Args:
-        calls: what to time, by name; each gets the same inputs. One that raises is left out of the remaining
-            repetitions, and :func:`failure` stands in place of its time.
+        calls: functions to time, by name; all get the same inputs. A function that raises is left out of the remaining
+            repetitions, and :func:`failure` takes the place of its time.
         fresh: makes the inputs, outside the timed part.
-        device: what to wait for before and after a call.
-        repeats: timed repetitions, after a few that are not.
-        queue: calls of a repetition, on as many inputs, before anyone waits; the time is that of one of them.
-        after: is told each call's name and its last answer, outside the timed part.
+        device: the device to synchronise.
+        repeats: number of timed repetitions, after a few warm-up ones.
+        queue: number of calls, each on its own inputs, between two synchronisations; the time is that of one call.
+        after: receives each call's name and its last answer, outside the timed part.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     failed: dict[str, float | str] = {}
@@ -72,7 +72,7 @@ def interleaved_milliseconds(
                 continue
             try:
                 _wait(device)
-                with _garbage_kept():
+                with _no_garbage_collection():
                     start = time.perf_counter()
                     for inputs in queued:
                         answer = call(*inputs)
@@ -80,15 +80,15 @@ def interleaved_milliseconds(
                     times[name].append(1000 * (time.perf_counter() - start) / queue)
                 if after is not None:
                     after(name, answer)
-                del answer  # a recorded graph writes its next answer where this one lies
-            except Exception as error:  # whatever it is, the other rows are still worth having
+                del answer  # a CUDA graph overwrites its last answer
+            except Exception as error:  # the other rows are still worth having
                 failed[name] = failure(error)
     return {name: failed.get(name) or statistics.median(times[name][warm_up:]) for name in calls}
 
 
 @contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """No garbage is collected meanwhile, at the cost of whoever is timed."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Turn off garbage collection, whose time would be counted for one of the calls."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -99,20 +99,20 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def warm_up_calls(device: str) -> int:
-    """Repetitions before the timed ones: on a GPU libraries choose kernels, and graphs are recorded."""
+    """Return the number of warm-up repetitions; on a GPU, libraries choose kernels and graphs are recorded in them."""
     return 5 if device.startswith("cuda") else 1
 
 
 def attempt(f: Callable[[], float]) -> float | str:
-    """``f()``, or what went wrong in it."""
+    """Return ``f()``, or a description of the error it raised."""
     try:
         return f()
-    except Exception as error:  # as above
+    except Exception as error:  # the other cells are still worth having
         return failure(error)
 
 
 def failure(error: Exception) -> str:
-    """An error as a cell of a table, its traceback printed for whoever looks for the cause."""
+    """Return an error as a cell of a table, and print its traceback."""
     traceback.print_exception(error, limit=-4)
     said = " ".join(str(error).split()).replace("|", "/")
     return f"fails: {type(error).__name__}: {said[:80]}"
@@ -120,7 +120,7 @@ def failure(error: Exception) -> str:
 
 @functools.cache
 def copy_bandwidth(device: str, quick: bool) -> float:
-    """Bytes a second that a large copy on the device reads and writes, both counted."""
+    """Return the bytes per second that a large copy on the device reads and writes, both counted."""
     size = 2**22 if quick else 2**30 if device.startswith("cuda") else 2**28
     source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
     milliseconds = median_milliseconds(lambda: target.copy_(source), device, repeats=3 if quick else 21)
@@ -128,12 +128,12 @@ def copy_bandwidth(device: str, quick: bool) -> float:
 
 
 def peak_bytes(f: Callable[[], object], device: str) -> int:
-    """The most tensor memory alive at once during ``f``, above what was alive before."""
-    f()  # libraries take their workspaces on first use
+    """Return the peak of tensor memory during ``f``, above that before."""
+    f()  # libraries allocate workspaces on first use
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        for _ in range(3):  # in one of which what is recorded takes its memory
+        for _ in range(3):  # in one of them, CUDA graphs allocate their memory
             f()
         return torch.cuda.max_memory_allocated() - before
     with _LiveBytes() as meter:
@@ -142,7 +142,7 @@ def peak_bytes(f: Callable[[], object], device: str) -> int:
 
 
 def keep_memory() -> None:
-    """Tell glibc, where it is there, to keep what is freed: else some calls fault 100 MB in anew, others nothing."""
+    """Make glibc keep freed memory; otherwise some calls would page-fault 100 MB again and others nothing."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
@@ -155,7 +155,7 @@ def _wait(device: str) -> None:
 
 
 class _LiveBytes(TorchDispatchMode):
-    """Counts every storage an operation makes, once, until it is freed."""
+    """Count the bytes of every storage that an operation creates, until it is freed."""
 
     def __init__(self) -> None:
         super().__init__()

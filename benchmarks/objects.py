@@ -1,6 +1,6 @@
-"""How long a scene of scanned objects takes: ``python -m benchmarks.objects --meshes DIR --panoramas DIR [--count N]``.
+"""Time the rendering of scanned objects: ``python -m benchmarks.objects --meshes DIR --panoramas DIR [--count N]``.
 
-One core, everything but the disk: drawing the scene, casting, shading, shadows and encoding.
+The time is that of one core for choosing the scene, casting rays, shading, shadows and encoding, without the disk.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from benchmarks.measurement import Table
+from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.lab.data.generation.job import Sample, build, run
 from localscale.lab.data.objects import ObjectsOptions, objects_job
@@ -24,10 +24,10 @@ TARGET = 0.35  # seconds per image and core, at four samples per pixel
 def main() -> None:
     """Parse the command line, measure, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.objects", description=__doc__)
-    parser.add_argument("--meshes", type=Path, required=True, help="folder of meshes")
-    parser.add_argument("--panoramas", type=Path, required=True, help="folder of panoramas")
-    parser.add_argument("--count", type=int, default=80, help="images per row (%(default)s)")
-    parser.add_argument("--json", type=Path, help="file to write (results/objects.json)")
+    parser.add_argument("--meshes", type=Path, required=True, help="folder of meshes (required)")
+    parser.add_argument("--panoramas", type=Path, required=True, help="folder of panoramas (required)")
+    parser.add_argument("--count", type=int, default=80, help="images per row (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="file to write (default: results/objects.json)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     tables = [measure(arguments.meshes, arguments.panoramas, arguments.count)]
@@ -40,9 +40,9 @@ def main() -> None:
         render()
 
 
-def measure(meshes: Path, panoramas: Path, count: int) -> Table:
+def measure(meshes: Path, panoramas: Path, count: int) -> ResultTable:
     rows = [_measure(meshes, panoramas, count, samples) for samples in (1, 4, 16)]
-    return Table(
+    return ResultTable(
         title="Rendering scanned objects",
         note=(
             f"256×256, groups of four, one core; {count} images a row after one group of warm-up, meshes and panoramas "

@@ -1,10 +1,10 @@
-"""Results on disk: what was measured, by which command, on what."""
+"""Write results to disk with the command, the machine and the package versions."""
 
 import dataclasses
 import json
 from pathlib import Path
 
-from benchmarks.measurement import Table
+from benchmarks.measurement import ResultTable
 from localscale.files import write_whole
 from localscale.lab.pages.results import render_page
 from localscale.machine import machine, versions
@@ -12,8 +12,8 @@ from localscale.machine import machine, versions
 ROOT = Path(__file__).parent.parent
 
 
-def save(target: Path, tables: list[Table], *, command: str, device: str, packages: tuple[str, ...]) -> None:
-    """Write ``tables`` to ``target`` with the command, the machine and the versions."""
+def save(target: Path, tables: list[ResultTable], *, command: str, device: str, packages: tuple[str, ...]) -> None:
+    """Write ``tables`` to ``target`` as JSON, with the command, the machine and the versions."""
     result = {
         "command": command,
         "machine": machine(device),

@@ -1,7 +1,7 @@
-"""How good boxes and masks are without any download: ``python -m benchmarks.segmenters --pets DIR [--weights FILE]``.
+"""Measure boxes and masks made without downloads: ``python -m benchmarks.segmenters --pets DIR [--weights FILE]``.
 
-Compares with the true trimaps of Oxford-IIIT Pets: DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border,
-0 background). Thresholds were chosen on DIR/trainval; this measures on DIR/test, spread over the breeds.
+The truth are the trimaps of Oxford-IIIT Pets: DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border, 0
+background). Thresholds were chosen on DIR/trainval; this measures on DIR/test, with all breeds.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.measurement import Table
+from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
@@ -41,14 +41,16 @@ def main() -> None:
     """Parse the command line, measure, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.segmenters", description=__doc__)
     parser.add_argument("--pets", type=Path, required=True, help="folder with test/BREED/NAME.jpg and NAME_trimap.png")
-    parser.add_argument("--weights", type=Path, help="safetensors of DeiT-Tiny (default: timm's download)")
-    parser.add_argument("--encoder", type=Path, help="ONNX SAM: the encoder; with --decoder, measures onnx-sam too")
-    parser.add_argument("--decoder", type=Path, help="ONNX SAM: the decoder")
-    parser.add_argument("--limit", type=int, help="images (default: all)")
-    parser.add_argument("--json", type=Path, help="file to write (results/segmenters.json)")
+    parser.add_argument("--weights", type=Path, help="safetensors file of DeiT-Tiny (default: downloaded by timm)")
+    parser.add_argument(
+        "--encoder", type=Path, help="encoder of ONNX SAM; together with --decoder, onnx-sam is measured too"
+    )
+    parser.add_argument("--decoder", type=Path, help="decoder of ONNX SAM")
+    parser.add_argument("--limit", type=int, help="number of images (default: all)")
+    parser.add_argument("--json", type=Path, help="file to write (default: results/segmenters.json)")
     arguments = parser.parse_args()
     if (arguments.encoder is None) != (arguments.decoder is None):
-        parser.error("--encoder and --decoder come together")
+        parser.error("--encoder and --decoder must be given together")
     torch.set_num_threads(1)
     tables = measure(arguments.pets, arguments.weights, arguments.encoder, arguments.decoder, arguments.limit)
     command = "python -m benchmarks.segmenters --pets DIR --weights FILE"
@@ -63,8 +65,8 @@ def main() -> None:
 
 def measure(
     pets: Path, weights: Path | None, encoder: Path | None, decoder: Path | None, limit: int | None
-) -> list[Table]:
-    """Two tables: the evidence box, and every offline segmenter from the true and from the evidence box."""
+) -> list[ResultTable]:
+    """Return two tables: evidence boxes, and masks of every offline segmenter from true and evidence boxes."""
     folder = pets / "test"
     options = ImageNetOptions(images=folder, sam_encoder=encoder, sam_decoder=decoder)
     names = [name for name in list_images(folder).names if find_mask_file(folder, name)][:limit]
@@ -87,7 +89,7 @@ def measure(
         boxes["seconds"].append(spent)
         for segmenter, segment in segmenters.items():
             shared = 0.0
-            if isinstance(segment, OnnxSamSegmenter):  # look at the photograph once for both boxes
+            if isinstance(segment, OnnxSamSegmenter):  # the encoder runs once for both boxes
                 shared, embeddings = _timed(partial(segment.embed, photograph))
                 segment = partial(segment.cut, embeddings=embeddings)
             for source, prompt in (("true", true), ("evidence", box)):
@@ -98,13 +100,13 @@ def measure(
 
 
 def overlap(mask: np.ndarray, trimap: np.ndarray) -> float:
-    """Intersection over union with the object, the trimap's border left out of both."""
+    """Return the intersection over union with the object, without the trimap's border."""
     counted = trimap != BORDER
     found, true = mask & counted, trimap == OBJECT
     return float((found & true).sum() / max((found | true).sum(), 1))
 
 
-def _box_table(boxes: dict[str, list[float]]) -> Table:
+def _box_table(boxes: dict[str, list[float]]) -> ResultTable:
     rows = [
         {
             "box": name,
@@ -115,10 +117,10 @@ def _box_table(boxes: dict[str, list[float]]) -> Table:
         for name in ("evidence", "whole image")
     ]
     note = f"{len(boxes['evidence'])} test images of Oxford-IIIT Pets, 256×256, DeiT-Tiny's likeliest class."
-    return Table("Boxes from a classifier's own evidence", note, rows)
+    return ResultTable("Boxes from a classifier's own evidence", note, rows)
 
 
-def _mask_table(scores: dict[tuple[str, str], list[float]], seconds: dict[str, list[float]], count: int) -> Table:
+def _mask_table(scores: dict[tuple[str, str], list[float]], seconds: dict[str, list[float]], count: int) -> ResultTable:
     rows = [
         {
             "segmenter": name,
@@ -130,7 +132,7 @@ def _mask_table(scores: dict[tuple[str, str], list[float]], seconds: dict[str, l
         for name, spent in seconds.items()
     ]
     note = f"{count} test images; the trimap's border is not counted; no mask counts as 0; one core, median time."
-    return Table("Masks without a download", note, rows)
+    return ResultTable("Masks without a download", note, rows)
 
 
 def _read(folder: Path, name: str) -> Photograph:

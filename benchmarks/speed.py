@@ -1,7 +1,7 @@
-"""Speed: what canonicalizing costs beside the backbone, the published code and peers, and how far from the hardware.
+"""Measure the speed of canonicalization beside the backbone, published code, other libraries and the hardware limit.
 
-Every row with a target says whether it was met; a row that fails says so and the others go on. Tables whose targets are
-for a GPU have no rows on a CPU, and the other way round; ``--quick`` runs small sizes of all of them anywhere.
+Every row with a target says whether the target was met. If a row fails, its cell holds the error and the others go on.
+Tables with targets for a GPU have no rows on a CPU, and vice versa; ``--quick`` runs small sizes of all of them.
 """
 
 from benchmarks.speed_inference import compiled_inference, cpu_inference, eager_inference
@@ -9,6 +9,6 @@ from benchmarks.speed_solve import growth, solve
 from benchmarks.speed_training import training_step
 from benchmarks.speed_warp import warp
 
-# What records CUDA graphs comes last: a recording that fails can leave a broken device to what follows.
+# Measurements that record CUDA graphs come last, because a failed recording can leave the device unusable.
 MEASUREMENTS = (warp, eager_inference, cpu_inference, compiled_inference, solve, training_step, growth)
 PACKAGES = ("localscale", "torch", "timm", "torchdeq", "kornia", "accelerate")

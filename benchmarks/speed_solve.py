@@ -1,4 +1,4 @@
-"""The equilibria by themselves, beside torchdeq's Anderson, and how their cost grows."""
+"""Measure the equilibrium solve alone, beside torchdeq's Anderson, and how its cost grows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import localscale as ls
-from benchmarks.measurement import Table, interleaved_milliseconds
+from benchmarks.measurement import ResultTable, interleaved_milliseconds
 from benchmarks.speed_settings import (
     NOTHING,
     QUEUE,
@@ -38,12 +38,12 @@ QUICK_IMAGE, QUICK_LATENT = (3, 32, 32), (8, 7, 7)
 BATCH = 128
 PUBLISHED = {"ms": 175, "GB": 6.5}
 TARGET = {"ms": 1.5, "GB": 0.3}
-MOST_STEPS = 20  # of torchdeq's solver, which stops by itself
+TORCHDEQ_STEPS = 20  # at most; torchdeq's solver stops by itself
 
 Shape = tuple[int, ...]
 
 
-def solve(device: str, quick: bool) -> Table:
+def solve(device: str, quick: bool) -> ResultTable:
     rows: list[dict[str, Cell]] = []
     for dtype in () if left_out(device, quick) else (torch.float32,) if quick else (torch.float32, torch.bfloat16):
         rows += _solve_rows(dtype, device, quick)
@@ -52,12 +52,12 @@ def solve(device: str, quick: bool) -> Table:
     note = (
         f"Batch {batch}, an image of {_size(image)} and a feature of {_size(latent)}, each by its own canonicalizer, "
         f"forward only. {solve_note()}; torchdeq stops at a relative residual of {TOLERANCE:g}, on the same function. "
-        "Medians, inputs of noise made anew for every repetition; each call is waited for, and "
+        "Times are medians, with new inputs of noise for every repetition; calls are synchronised, and "
         f"{QUEUED}. Compiled: {compile_note(device)}. "
         "Replayed: recorded as a CUDA graph; memory is that of the step recorded. Floor: both inputs are read once. "
         f"{bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
     )
-    return Table("The solve alone, two sites", note, rows)
+    return ResultTable("The solve alone, two sites", note, rows)
 
 
 def _solve_rows(dtype: torch.dtype, device: str, quick: bool) -> list[dict[str, Cell]]:
@@ -76,7 +76,7 @@ def _solve_rows(dtype: torch.dtype, device: str, quick: bool) -> list[dict[str, 
     def torchdeqs(*features: Tensor) -> dict[str, Tensor]:
         return _solve_with_torchdeq(canonicalizers, features)
 
-    def look(name: str, answer: dict[str, Tensor]) -> None:
+    def record(name: str, answer: dict[str, Tensor]) -> None:
         worst[name] = max(worst.get(name, 0.0), float(answer["residual"].max()))
         steps[name] = max(steps.get(name, 0.0), float(answer["steps"].max()))
 
@@ -93,7 +93,7 @@ def _solve_rows(dtype: torch.dtype, device: str, quick: bool) -> list[dict[str, 
     with torch.no_grad():
         inputs = fresh()
         peaks = {name: peak(call, inputs, device) for name, call in calls.items()}
-        times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 21, after=look)
+        times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 21, after=record)
         queued = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 11, queue=QUEUE)
     moved = sum(feature.nbytes for feature in inputs)
     rows: list[dict[str, Cell]] = []
@@ -123,7 +123,7 @@ def _solve_rows(dtype: torch.dtype, device: str, quick: bool) -> list[dict[str, 
 
 
 def _sizes(quick: bool) -> tuple[tuple[Shape, Shape], int]:
-    """The image and the latent feature, and how many of each."""
+    """Return the shapes of the image and the latent feature, and the batch size."""
     return ((QUICK_IMAGE, QUICK_LATENT), 2) if quick else ((IMAGE, LATENT), BATCH)
 
 
@@ -132,7 +132,7 @@ def _size(shape: Shape) -> str:
 
 
 def make_canonicalizers(shapes: tuple[Shape, ...], device: str, **changes: Any) -> list[ls.Canonicalizer]:
-    """A canonicalizer for features of each of ``shapes`` (C, H, W), with random weights."""
+    """Return a canonicalizer with random weights for each of ``shapes`` (C, H, W)."""
     torch.manual_seed(0)
     settings = config(**changes)
     made = [ls.Canonicalizer(shape[0], settings.knots_at(0), settings) for shape in shapes]
@@ -154,14 +154,14 @@ def _solve_with_torchdeq(canonicalizers: list[ls.Canonicalizer], features: tuple
         start = ls.identity_map(len(copy), one.knots, device=copy.device).state()
         assert isinstance(one.solver, ls.Anderson)
         history = one.solver.history
-        point, _, info = anderson_solver(f, start, max_iter=MOST_STEPS, tol=TOLERANCE, stop_mode="rel", m=history)
+        point, _, info = anderson_solver(f, start, max_iter=TORCHDEQ_STEPS, tol=TOLERANCE, stop_mode="rel", m=history)
         answer[f"map {index}"] = point
         residuals.append(info["rel_lowest"])
         steps.append(info["nstep"])
     return answer | {"residual": torch.stack(residuals), "steps": torch.stack(steps)}
 
 
-def growth(device: str, quick: bool) -> Table:
+def growth(device: str, quick: bool) -> ResultTable:
     on_gpu = device.startswith("cuda")
     image, latent = _sizes(quick)[0]
     usual = {"batch": 2 if quick else 64 if on_gpu else 4, "resolution": 56, "knots": 6, "sites": 2, "steps": STEPS}
@@ -182,16 +182,16 @@ def growth(device: str, quick: bool) -> Table:
                 shapes, device, resolution=chosen["resolution"], knots=chosen["knots"], max_steps=chosen["steps"]
             )
             rows.append({"axis": axis, "value": value, **_cost(canonicalizers, shapes, chosen["batch"], device, quick)})
-    replayed = "recorded as a CUDA graph and replayed, so that it is the device's time and not the host's, " * on_gpu
+    replayed = "that of a replayed CUDA graph, which leaves out the host's time, " * on_gpu
     usually = ", ".join(f"{name} {value}" for name, value in usual.items())
     solved = solve_note(copies="copies of that resolution")
     note = (
         f"One setting varied at a time, the others at {usually}, float32. The first site takes an image of "
         f"{_size(image)}, the others features of {_size(latent)}. {solved}. Time is {replayed}the median over "
-        "inputs made anew. Backward is by the implicit function theorem, to weights and latent features, as many "
-        f"evaluations as forward.{quick_note(quick)}"
+        "new inputs. Backward is the implicit gradient to weights and latent features, with as many steps as "
+        f"forward.{quick_note(quick)}"
     )
-    return Table("How the cost of a solve grows", note, rows)
+    return ResultTable("How the cost of a solve grows", note, rows)
 
 
 def _cost(

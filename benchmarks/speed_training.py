@@ -1,4 +1,4 @@
-"""What DEC adds to a training step of a backbone: time and memory."""
+"""Measure the time and memory that DEC adds to a training step of a backbone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from benchmarks.measurement import Table, interleaved_milliseconds
+from benchmarks.measurement import ResultTable, interleaved_milliseconds
 from benchmarks.speed_settings import (
     Cell,
     bandwidth_note,
@@ -34,17 +34,17 @@ from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.training.loop import Loop
 
 BATCH = 64
-STEPS = 4  # evaluations at most; one more than ViT-B's slower site takes to the tolerance
+STEPS = 4  # at most; one more than ViT-B's slower site needs to reach the tolerance
 TARGET = {"time": 15, "memory": 5}  # percent
 SOLVERS = ("anderson", "picard")
-# Of each site's tensor: the solve reads it; the warp reads and writes it; backward reads it and its answer's gradient,
-# and writes the gradient of a latent feature.
+# Passes over each site's tensor: the solve reads it; the warp reads and writes it; backward reads it and the gradient
+# of the warp's output, and writes the gradient of a latent feature.
 IMAGE_PASSES, LATENT_PASSES = 5, 6
 
 
 @dataclass(frozen=True)
 class SpreadDEC(DEC):
-    """DEC whose canonicalizers move something from the first step on."""
+    """DEC whose maps are not the identity from the first step on."""
 
     def build(self, backbone: nn.Module) -> AdaptedModel:
         model = super().build(backbone)
@@ -52,7 +52,7 @@ class SpreadDEC(DEC):
         return model
 
 
-def training_step(device: str, quick: bool) -> Table:
+def training_step(device: str, quick: bool) -> ResultTable:
     ways = {"eager": False} | ({"replayed": True} if device.startswith("cuda") else {})
     batch, size = (2, 64) if quick else (BATCH, 224)
     rows = (
@@ -63,15 +63,14 @@ def training_step(device: str, quick: bool) -> Table:
     note = (
         f"Forward, backward and update of {_name(quick)}, batch {batch}, {size} px, bfloat16 autocast, random weights, "
         "the recipe's random scaling of images included in both. DEC direct, implicit gradients, sites input and "
-        f"blocks.0 of 6 and 4 knots, at most {STEPS} evaluations forward and always as many backward. With and without "
-        "take turns on images of noise made anew for every repetition; medians. Replayed: the step recorded once as a "
-        "CUDA graph; memory is that of the eager step, above weights and optimizer. The residual is the larger site's "
-        "mean over the last batch. Floor: each site's tensor, in float32, read by the solve, read and written by the "
-        "warp, read again with its answer's "
-        f"gradient, and a latent one's gradient written. {bandwidth_note(device, quick) if rows else ''}"
-        f"{quick_note(quick)}"
+        f"blocks.0 of 6 and 4 knots, at most {STEPS} steps forward and always as many backward. With and without "
+        "take turns on new images of noise for every repetition; times are medians. Replayed: the step recorded as "
+        "a CUDA graph; memory is that of the eager step above weights and optimizer. The residual is the mean over the "
+        "last batch at the site where it is larger. Floor: the solve reads each site's tensor, in float32; the warp "
+        "reads and writes it; backward reads it and the gradient of the warp's output, and writes the gradient of a "
+        f"latent one. {bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
     )
-    return Table("A training step with DEC over one without", note, rows)
+    return ResultTable("A training step with DEC over one without", note, rows)
 
 
 def _name(quick: bool) -> str:
@@ -87,19 +86,19 @@ def _rows(way: str, replayed: bool, size: tuple[int, int], device: str, quick: b
     calls = {name: _step(method, size, device, quick, replayed=replayed) for name, method in methods.items()}
     residuals: dict[str, float] = {}
 
-    own = torch.Generator(device).manual_seed(0)  # every step seeds the global one anew
+    own = torch.Generator(device).manual_seed(0)  # every training step reseeds the global generator
 
     def fresh() -> tuple[Tensor, Tensor]:
         images = torch.rand(batch, 1, side, side, device=device, generator=own)
         return images, torch.randint(1000, (batch,), device=device, generator=own)
 
-    def look(name: str, answer: dict[str, Tensor]) -> None:
+    def record(name: str, answer: dict[str, Tensor]) -> None:
         found = [float(value) for scalar, value in answer.items() if scalar.endswith("/residual")]
         residuals[name] = max(found, default=0.0)
 
     inputs = fresh()
     peaks = {name: peak(call, inputs, device) for name, call in calls.items()}
-    times = interleaved_milliseconds(calls, fresh, device, repeats=1 if quick else 15, after=look)
+    times = interleaved_milliseconds(calls, fresh, device, repeats=1 if quick else 15, after=record)
     tokens = (1 + (side // 16) ** 2) * (192 if quick else 768)
     moved = 4 * batch * (IMAGE_PASSES * 3 * side**2 + LATENT_PASSES * tokens)
     rows: list[dict[str, Cell]] = []

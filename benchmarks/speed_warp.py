@@ -1,4 +1,4 @@
-"""One warp, forward and backward, beside PyTorch's ``grid_sample`` and kornia's ``remap`` with the same map."""
+"""Measure one warp, forward and backward, beside PyTorch's ``grid_sample`` and kornia's ``remap``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import localscale as ls
-from benchmarks.measurement import Table, interleaved_milliseconds
+from benchmarks.measurement import ResultTable, interleaved_milliseconds
 from benchmarks.speed_settings import (
     NOTHING,
     QUEUE,
@@ -37,21 +37,21 @@ GIVEN = "grid_sample, grid given"
 
 @dataclass(frozen=True)
 class Feature:
-    """A tensor to warp: its shape and layout, and what forward and backward took and may take, in ms."""
+    """A tensor to warp: its shape and layout, and published and target times of forward and with backward, in ms."""
 
     name: str
     shape: tuple[int, ...]
     layout: Layout
     pixels: tuple[int, int]
-    learned: bool  # whether it wants a gradient of its own, beside the map's
+    learned: bool  # whether it needs a gradient, too, besides the map
     published: tuple[float, float]
     target: tuple[float, float]
 
     @property
     def passes(self) -> tuple[int, int]:
-        """How often the tensor, or one like it, must be read or written: forward, and with backward.
+        """The number of tensors of this size that must be read or written: forward, and with backward.
 
-        Backward reads the tensor and the gradient of the answer, and writes the tensor's own gradient if wanted.
+        Backward reads the tensor and the gradient of the output, and writes the tensor's gradient if it needs one.
         """
         return 2, 5 if self.learned else 4
 
@@ -68,7 +68,7 @@ QUICK = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """A tensor, its map in each of the forms that a method wants, and a gradient of the answer."""
+    """A tensor, its map in the form that each method takes, and a gradient of the output."""
 
     x: Tensor
     displacements: Tensor
@@ -77,7 +77,7 @@ class Inputs:
     slope: Tensor
 
 
-# A method takes the tensor, its layout, and the form of the map that it wants.
+# A method takes the tensor, its layout, and the map in its own form.
 Method = Callable[[Tensor, Layout, Tensor], Tensor]
 
 
@@ -120,7 +120,7 @@ METHODS: dict[str, tuple[Method, str]] = {
 }
 
 
-def warp(device: str, quick: bool) -> Table:
+def warp(device: str, quick: bool) -> ResultTable:
     rows: list[dict[str, Cell]] = []
     for feature in () if left_out(device, quick) else QUICK if quick else FEATURES:
         for dtype in (torch.float32, torch.bfloat16):
@@ -128,16 +128,16 @@ def warp(device: str, quick: bool) -> Table:
                 rows += _rows(feature, dtype, backward, device, quick)
     note = (
         "`ls.unscale` with random grid maps of 6 knots, strength 0.5; backward to the map (ours: its control points), "
-        "and to the features of tokens, which have one prefix token. Eager; all methods take turns on the same inputs, "
-        f"made anew for every repetition; medians. Each call is waited for; {QUEUED}. Peers sample in float32 and cast "
-        "back, but for the one whose grid is bfloat16 too. Autograd hands backward passes to a thread of its own, one "
-        "for a whole model; in the caller's thread it does not (torch.autograd.set_multithreading_enabled). Replayed: "
-        "recorded as a CUDA graph, its inputs copied in. The largest error is against the same warp in float64 of the "
-        "same tensor. Floor: forward reads and writes the tensor, backward reads it and the answer's gradient and "
-        "writes the tokens' gradient. Peak "
-        f"memory is above the inputs. {bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
+        "and to the features of tokens, which have one prefix token. Eager; all methods take turns on the same new "
+        f"inputs for every repetition; times are medians. Calls are synchronised; {QUEUED}. Other libraries sample in "
+        "float32 and cast back, except where the grid is bfloat16, too. Autograd runs backward passes in a thread of "
+        "its own unless they are in the caller's thread (torch.autograd.set_multithreading_enabled). Replayed: run "
+        "as a CUDA graph, into which inputs are copied. The largest error is against the same warp in float64 of the "
+        "same tensor. Floor: forward reads and writes the tensor, backward reads it and the gradient of the output and "
+        "writes the tokens' gradient. Peak memory is above the inputs. "
+        f"{bandwidth_note(device, quick) if rows else ''}{quick_note(quick)}"
     )
-    return Table("One warp", note, rows)
+    return ResultTable("One warp", note, rows)
 
 
 def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, quick: bool) -> list[dict[str, Cell]]:
@@ -157,12 +157,12 @@ def _rows(feature: Feature, dtype: torch.dtype, backward: bool, device: str, qui
     reference = _ours(inputs[0].x.double(), feature.layout, inputs[0].displacements.double())
     errors: dict[str, float] = {}
 
-    def look(name: str, answer: tuple[Tensor, ...]) -> None:
+    def record(name: str, answer: tuple[Tensor, ...]) -> None:
         if name not in errors:
             errors[name] = float((calls[name](*inputs)[0].double() - reference).abs().max())
 
     peaks = {name: peak(call, inputs, device) for name, call in calls.items()}
-    times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 51, after=look)
+    times = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 51, after=record)
     queued = interleaved_milliseconds(calls, fresh, device, repeats=2 if quick else 11, queue=QUEUE)
     moved = feature.passes[backward] * inputs[0].x.nbytes
     rows: list[dict[str, Cell]] = []
@@ -203,7 +203,7 @@ def _call(method: Method, form: str, feature: Feature, backward: bool) -> Callab
 
 
 def _in_caller(call: Callable[[Inputs], tuple[Any, ...]]) -> Callable[[Inputs], tuple[Any, ...]]:
-    """The same without the thread of its own that autograd has for a GPU."""
+    """Return the same call without autograd's own thread."""
 
     def in_caller(inputs: Inputs) -> tuple[Any, ...]:
         with torch.autograd.set_multithreading_enabled(False):
@@ -213,7 +213,7 @@ def _in_caller(call: Callable[[Inputs], tuple[Any, ...]]) -> Callable[[Inputs], 
 
 
 def _replayed(call: Callable[[Inputs], tuple[Any, ...]], backward: bool) -> Callable[[Inputs], tuple[Any, ...]]:
-    """The same recorded as a CUDA graph: the device's time, without the host's."""
+    """Return the same call replayed from a CUDA graph, which leaves out the host's time."""
 
     def step(x: Tensor, displacements: Tensor, slope: Tensor | None = None) -> dict[str, Tensor]:
         inputs = Inputs(x, displacements, x, x, x if slope is None else slope)

@@ -1,4 +1,4 @@
-"""A training step with DEC against the same with Optim, and without either: seconds and peak memory."""
+"""Measure the time and peak memory of a training step with DEC, with Optim, and without either."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from benchmarks.measurement import Table, median_milliseconds, peak_bytes
+from benchmarks.measurement import ResultTable, median_milliseconds, peak_bytes
 from localscale.errors import TrainingError
 from localscale.lab.backbones.catalogue import create_backbone, normalisation
 from localscale.lab.methods import DEC, FineTune, Method
@@ -19,7 +19,7 @@ from localscale.lab.training.graph import WARM_UP
 from localscale.lab.training.loop import Loop
 
 PACKAGES = ("localscale", "torch", "timm", "accelerate")
-STEPS = 10  # evaluations per solve, for DEC and Optim alike
+STEPS = 10  # per solve, for DEC and Optim alike
 SITES = {"sites": ("input", "blocks.0"), "knots": (6, 4), "solver": "picard", "solver_steps": STEPS}
 METHODS: dict[str, Method] = {
     "backbone alone": FineTune(),
@@ -29,7 +29,7 @@ METHODS: dict[str, Method] = {
 }
 
 
-def training_step(device: str, quick: bool) -> Table:
+def training_step(device: str, quick: bool) -> ResultTable:
     name = "deit_tiny_patch16_224" if quick else "vit_base_patch16_224"
     rows: list[dict[str, Any]] = []
     for batch in (2,) if quick else (10, 64):
@@ -37,12 +37,12 @@ def training_step(device: str, quick: bool) -> Table:
             step = _step(name, method, batch, device, cuda_graph=False)
             time = median_milliseconds(step, device, repeats=1 if quick else 10)
             rows.append({"batch": batch, "method": label, "ms": time, "peak GiB": peak_bytes(step, device) / 2**30})
-    if device.startswith("cuda"):  # after the others, which a recording that fails would leave a broken device to
+    if device.startswith("cuda"):  # last, because a failed recording can leave the device unusable
         for row in rows:
             row["ms, replayed"] = _replayed(name, METHODS[row["method"]], row["batch"], device)
-    return Table(
+    return ResultTable(
         f"DEC against Optim: a training step of {name}",
-        f"Forward, backward and update at 224 px in bfloat16, random weights, two sites, {STEPS} evaluations a solve. "
+        f"Forward, backward and update at 224 px in bfloat16, random weights, two sites, {STEPS} steps per solve. "
         "Peak memory is what a step takes above weights and optimizer. Replayed: recorded once as a CUDA graph. The "
         "paper reports 0.19 s and 5.75 GB for DEC, 0.41 s and 43.3 GB for Optim, at batch 10.",
         rows,
@@ -79,7 +79,7 @@ def _step(name: str, method: Method, batch: int, device: str, *, cuda_graph: boo
 
 
 class Noise(MNISTTask):
-    """Random images in place of digits: a step takes as long, and nothing need be downloaded."""
+    """Random images instead of digits, which take as long and need no download."""
 
     def __init__(self, data: MNISTData, normalise: object, batch_size: int) -> None:
         self.data, self.normalise, self.batch_size = data, normalise, batch_size  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The speed suite, in small: what it writes, and what it says of rows that fail or miss."""
+"""The speed suite with small sizes: the tables it writes, failing rows, and verdicts on targets."""
 
 import json
 import math
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.measurement import interleaved_milliseconds
 from benchmarks.speed_settings import TOLERANCE, verdict
 from localscale.lab.pages.results import render_page
@@ -42,7 +43,8 @@ def measure(target: Path, *options: str) -> list[dict]:
     return result["tables"]
 
 
-def test_ours_and_the_peers_are_in_one_table(tmp_path: Path):
+@pytest.mark.slow
+def test_all_libraries_are_in_one_table(tmp_path: Path):
     warp, inference = measure(tmp_path / "speed.json", "--only", "warp", "cpu_inference")
     assert inference["rows"][0]["target %"] == "≤ 25"
     methods = {row["method"] for row in warp["rows"]}
@@ -50,11 +52,11 @@ def test_ours_and_the_peers_are_in_one_table(tmp_path: Path):
     assert any("kornia" in method for method in methods)
     for row in warp["rows"]:
         assert min(row["ms"], row["floor ms"]) > 0
-        if "half precision" not in row["method"]:  # all look at the same place
+        if "half precision" not in row["method"]:  # all sample at the same positions
             assert row["largest error"] < (1e-3 if row["precision"] == "float32" else 0.05)
 
 
-@pytest.mark.slow  # traces a model, solves at every setting
+@pytest.mark.slow
 def test_every_table_of_the_speed_suite_is_written(tmp_path: Path):
     tables = measure(tmp_path / "speed.json")
     assert len(tables) == 7
@@ -70,17 +72,20 @@ def test_every_table_of_the_speed_suite_is_written(tmp_path: Path):
     assert more == pytest.approx(few, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"), [(["--only", "wrap", "--json", "never.json"], "warp"), (["--only", "warp"], "--json FILE")]
-)
-def test_a_part_of_the_suite_must_exist_and_go_elsewhere(options: list[str], said: str):
-    command = [sys.executable, "-m", "benchmarks", "--suite", "speed", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert said in done.stderr
+def test_an_unknown_table_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--suite", "speed", "--only", "wrap", "--json", "never.json"])
+    with pytest.raises(SystemExit, match="warp"):
+        main()
 
 
-def test_a_call_that_fails_says_so_in_its_cell_and_the_others_go_on(capsys: pytest.CaptureFixture[str]):
+def test_a_part_of_the_suite_needs_its_own_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--suite", "speed", "--only", "warp"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--json FILE" in capsys.readouterr().err
+
+
+def test_a_failing_call_is_named_in_its_cell_and_the_others_go_on(capsys: pytest.CaptureFixture[str]):
     def broken(_: int) -> None:
         raise RuntimeError("no such | kernel\nhere")
 
@@ -89,10 +94,10 @@ def test_a_call_that_fails_says_so_in_its_cell_and_the_others_go_on(capsys: pyte
     )
     assert times["broken"] == "fails: RuntimeError: no such / kernel here"
     assert isinstance(times["whole"], float)
-    assert capsys.readouterr().err.count("Traceback") == 1  # tried once, its cause printed
+    assert capsys.readouterr().err.count("Traceback") == 1  # tried once, with a traceback
 
 
-def test_calls_take_turns_on_inputs_made_anew():
+def test_calls_take_turns_on_new_inputs():
     made, seen = iter(range(100)), []
     calls = {name: lambda x, name=name: seen.append((name, x)) for name in "ab"}
     interleaved_milliseconds(calls, lambda: (next(made),), "cpu", repeats=2)
@@ -119,6 +124,6 @@ def test_queued_calls_share_the_time_of_their_row(monkeypatch: pytest.MonkeyPatc
         (4.9, math.nan, "missed: residual above 0.001"),
     ],
 )
-def test_a_target_is_met_only_by_equilibria_that_were_reached(measured, residual, expected):
+def test_a_target_is_met_only_by_converged_equilibria(measured, residual, expected):
     assert verdict(measured, 5, False, residual=residual) == expected
-    assert verdict(measured, 5, True, residual=residual) == "–"  # small sizes prove nothing
+    assert verdict(measured, 5, True, residual=residual) == "–"  # targets do not apply to small sizes
