@@ -1,9 +1,8 @@
-"""The drawing of the whole way: real images, real maps, and files of every kind."""
+"""The drawing of the method: its images and maps are computed, and everything fits on the page."""
 
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from localscale.cli import main
@@ -29,24 +28,13 @@ def test_nothing_is_drawn_outside_the_page():
     for text in figure.axes[0].texts:
         if text.get_text():
             box = text.get_window_extent()
-            assert page.x0 <= box.x0, text.get_text()
-            assert page.y0 <= box.y0, text.get_text()
-            assert box.x1 <= page.x1, text.get_text()
-            assert box.y1 <= page.y1, text.get_text()
+            assert page.x0 <= box.x0 < box.x1 <= page.x1, text.get_text()
+            assert page.y0 <= box.y0 < box.y1 <= page.y1, text.get_text()
 
 
-@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
-def test_pipeline_from_the_command_line(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pieces = make_pieces()  # its digits are parsed once
-    monkeypatch.setattr("localscale.lab.pictures.pipeline.make_pieces", lambda: pieces)
-    main(["figure", "pipeline", "--out", str(tmp_path / f"a.{form}")])
-    assert (tmp_path / f"a.{form}").stat().st_size > 10_000
-
-
-def test_an_unknown_ending_is_told(tmp_path: Path):
-    with pytest.raises(SystemExit, match=r"ends in \.gif; expected \.png, \.pdf, \.svg"):
-        main(["figure", "pipeline", "--out", str(tmp_path / "a.gif")])
-    assert not (tmp_path / "a.gif").exists()
+def test_pipeline_from_the_command_line(tmp_path: Path):
+    main(["figure", "pipeline", "--out", str(tmp_path / "a.png")])
+    assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
 def test_the_drawing_is_the_same_every_time():

@@ -65,11 +65,10 @@ def test_a_folder_with_an_equals_sign_is_a_folder(tmp_path: Path):
     assert read_samples(str(write("mnist", 2, tmp_path / "a=b")), groups=1, columns=2)[0] == "locally scaled MNIST"
 
 
-@pytest.mark.parametrize("form", ["png", "svg", "pdf"])
-def test_samples_from_the_command_line(form: str, tmp_path: Path):
+def test_samples_from_the_command_line(tmp_path: Path):
     folders = [str(write(kind, 2, tmp_path / kind)) for kind in ("mnist", "objects")]
-    main(["figure", "samples", "--data", *folders, "--out", str(tmp_path / f"a.{form}")])
-    assert (tmp_path / f"a.{form}").stat().st_size > 2_000
+    main(["figure", "samples", "--data", *folders, "--out", str(tmp_path / "a.svg")])
+    assert (tmp_path / "a.svg").stat().st_size > 2_000
 
 
 def test_bad_input_is_a_sentence(tmp_path: Path):

@@ -1,7 +1,6 @@
 """Segmentation results as a table, beside the paper's figures."""
 
 import json
-import statistics
 
 import pytest
 
@@ -21,14 +20,13 @@ METRICS = {
 }
 
 
-def a_run(row: str = "aug", label: str = "Aug", seed: int = 0, backbone: str = "vit_tiny", **metrics: float) -> dict:
+def a_run(row: str = "aug", label: str = "Aug", backbone: str = "vit_tiny") -> dict:
     return {
         "label": label,
         "row": row,
         "backbone": backbone,
         "budget_epochs": 180,
-        "seed": seed,
-        "metrics": METRICS | metrics,
+        "metrics": dict(METRICS),
         "data": "6,000 training images; 1,200 test images of 300 scenes; 21 classes, background among them; EquE with",
         "last_epoch": {"epoch": 3, "loss": 0.1},
         "recipe": {
@@ -45,7 +43,7 @@ def a_result(*runs: dict) -> dict:
 
 
 def cells(page: str, label: str) -> dict[str, str]:
-    """A row under the names of its columns."""
+    """Return the cells of a row by column."""
     table = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     return dict(zip(table[0], next(row for row in table if row[1] == label), strict=True))
 
@@ -66,21 +64,10 @@ def test_a_row_has_its_measures_and_the_papers():
     }
 
 
-def test_seeds_are_one_row_with_its_deviation():
-    runs = [a_run(seed=seed, mean_iou=value) for seed, value in enumerate((0.70, 0.72, 0.77))]
-    row = cells(render_segmentation(a_result(*runs)), "Aug")
-    assert row["seeds"] == "3"
-    assert row["mIoU %"] == f"73.00 ± {statistics.stdev((70.0, 72.0, 77.0)):.2f}"
-    assert row["EquE"] == "0.0512 ± 0.0000"
-
-
 @pytest.mark.parametrize(
     ("row", "backbone", "printed"),
     [
-        ("canon", "vit_small", ("79.37", "0.062")),
         ("augl", "swin_tiny", ("87.63", "0.037")),
-        ("dec", "dinov2_small", ("80.86", "0.055")),
-        ("dec_compose", "swin_tiny", ("88.56", "0.035")),
         ("dec_compose_joint", "vit_tiny", ("83.12", "0.052")),
         ("aug_plus", "vit_tiny", ("–", "–")),
         ("aug", "resnet18", ("–", "–")),
@@ -114,13 +101,6 @@ def test_canonicalizers_are_shown_at_their_sites():
     page = render_segmentation(a_result(a_run(), run))
     assert "| vit_tiny | DEC compose + supervision | input | 1.0e-03 | 4 | 1.2 | 0.5 |" in page
     assert "| vit_tiny | DEC compose + supervision | backbone.blocks.0 | 0.02 | 3 | 10 | – |" in page
-
-
-def test_a_page_holds_it(tmp_path):
-    (tmp_path / "objects.json").write_text(json.dumps(a_result(a_run())))
-    page = render_page(tmp_path)
-    assert "## objects" in page
-    assert render_segmentation(a_result(a_run())) in page
 
 
 def test_a_result_without_its_floor_is_named(tmp_path):

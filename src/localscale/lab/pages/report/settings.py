@@ -82,7 +82,7 @@ def curves_section(runs: Named) -> Html:
     parts = [draw_panels(shown, logarithmic=LOGARITHMIC)] if shown else []
     missing = [label for label in runs if label not in logged]
     if missing:
-        note = f"There is no log.jsonl in the folder of {' and '.join(missing)}, so its training curves are missing."
+        note = f"There is no log.jsonl in the folder of {' and '.join(missing)}, so training curves are missing."
         parts.append(element("p", note, class_="note"))
     return section("training", "Training", *parts)
 
