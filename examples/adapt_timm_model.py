@@ -18,15 +18,15 @@ FOLDER = Path("adapted_vit")
 
 
 def make_base() -> nn.Module:
-    """A small ViT with random weights, so that nothing is downloaded."""
-    # In earnest: timm.create_model("vit_tiny_patch16_224", pretrained=True, num_classes=10)
+    """Return a small ViT with random weights, so that nothing has to be downloaded."""
+    # For a real model: timm.create_model("vit_tiny_patch16_224", pretrained=True, num_classes=10)
     return timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=10)
 
 
 def describe(report: dict[str, ls.SiteReport]) -> str:
-    """One line per site: how far its maps are from the identity, and how well they were solved for."""
+    """Return one line per site: the displacement of its maps, the residual, the steps and the convergence."""
     return "\n".join(
-        f"  {path:9} moves {100 * site.map.mean_displacement().mean():.2f} % of the side, "
+        f"  {path:9} moves points by {100 * site.map.mean_displacement().mean():.2f} % of the side, "
         f"residual ≤ {site.residual.max():.1e}, steps ≤ {site.steps.max()}, "
         f"{int(site.converged.sum())}/{len(site.converged)} converged"
         for path, site in report.items()
@@ -34,10 +34,10 @@ def describe(report: dict[str, ls.SiteReport]) -> str:
 
 
 def main() -> None:
-    """Adapt, train, save, load."""
+    """Adapt the model, train it, save it and load it again."""
     torch.manual_seed(0)
     base = make_base()
-    untouched = copy.deepcopy(base)  # adapt() works inside base; from_pretrained will want it as it was
+    untouched = copy.deepcopy(base)  # adapt() changes base; from_pretrained needs the original
     base.requires_grad_(False)
     base.head.requires_grad_(True)
 
@@ -61,14 +61,14 @@ def main() -> None:
         adapted = model(images)
         with model.disabled():
             plain = model(images)
-    print(f"canonicalizers on or off: logits differ by up to {(adapted - plain).abs().max():.3f}")
+    print(f"logits with and without canonicalizers differ by up to {(adapted - plain).abs().max():.3f}")
 
     model.save_pretrained(FOLDER)
     for file in sorted(FOLDER.iterdir()):
         print(f"  {file}: {file.stat().st_size:,} bytes")
     again = ls.AdaptedModel.from_pretrained(FOLDER, untouched).eval()
     with torch.no_grad():
-        print(f"loaded again: logits differ by {(again(images) - adapted).abs().max():.1e}")
+        print(f"logits of the saved and the loaded model differ by {(again(images) - adapted).abs().max():.1e}")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     model, axis = SmallCNN(), torch.linspace(-0.5, 0.5, 32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for step in range(31):  # learn to tell vertical from horizontal ellipses of many sizes
+    for step in range(21):  # learn to tell vertical from horizontal ellipses of many sizes
         labels, radii = torch.arange(16) % 2, 0.1 + 0.3 * torch.rand(16, 1, 1)
         ellipses = torch.sigmoid(60 * (radii - torch.hypot(2 * axis[None, None, :], axis[None, :, None])))
         images = torch.where(labels.view(-1, 1, 1) == 1, ellipses.mT, ellipses)[:, None]

@@ -1,4 +1,4 @@
-"""Draw an image, a local scaling of it with its grid, and the way back; save ``local_scaling.png``.
+"""Scale parts of an image, undo it, and draw both with their grids into ``local_scaling.png``.
 
 Run from the repository root: ``.venv/bin/python examples/draw_local_scaling.py``
 """
@@ -20,7 +20,7 @@ SIZE, LINES, SAMPLES = 192, 11, 120
 
 
 def discs() -> Tensor:
-    """Three soft discs of different colours, ``(1, 3, 192, 192)``."""
+    """Return an image of three soft discs of different colours, ``(1, 3, 192, 192)``."""
     axis = torch.linspace(0, 1, SIZE)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     image = torch.ones(1, 3, SIZE, SIZE)
@@ -33,17 +33,17 @@ def discs() -> Tensor:
 
 
 def even_lines() -> Tensor:
-    """Points along even vertical and horizontal lines, ``(2 · LINES, SAMPLES, 2)`` in (x, y) order."""
+    """Return points on even vertical and horizontal lines, ``(2 · LINES, SAMPLES, 2)`` in (x, y) order."""
     at, along = torch.linspace(0, 1, LINES), torch.linspace(0, 1, SAMPLES)
     vertical = torch.stack((at[:, None].expand(-1, SAMPLES), along.expand(LINES, -1)), dim=-1)
     return torch.cat((vertical, vertical.flip(-1)))
 
 
 def main() -> None:
-    """Scale, unscale, draw."""
+    """Scale the image, unscale it, draw all three."""
     x, lines = discs(), even_lines()
     m = ls.random_map(1, knots=5, strength=0.9, generator=torch.Generator().manual_seed(1))
-    moved = m(lines.view(1, -1, 2))  # content at p goes to l(p)
+    moved = m(lines.view(1, -1, 2))  # content at p moves to l(p)
     returned = m.inverse()(moved)
     scaled = ls.scale(x, m)
     back = ls.unscale(scaled, m)
@@ -59,9 +59,10 @@ def main() -> None:
 
     factors = m.local_scale(torch.rand(1, 1000, 2, generator=torch.Generator().manual_seed(0)))
     print(f"local scale between {factors.min():.2f} and {factors.max():.2f}; ", end="")
-    print(f"smallest determinant {m.min_determinant().item():.2f}, so no fold")
-    print(f"places come back to {(returned - lines.view(1, -1, 2)).abs().max() * (SIZE - 1):.1e} px")
-    print(f"pixel values come back to {(back - x).abs().mean():.4f} on average: what reading between pixels costs")
+    print(f"smallest determinant {m.min_determinant().item():.2f}, so the map does not fold")
+    error = (returned - lines.view(1, -1, 2)).abs().max() * (SIZE - 1)
+    print(f"the inverse returns points with an error of {error:.1e} px")
+    print(f"pixel values differ by {(back - x).abs().mean():.4f} on average, because each warp interpolates")
     print("wrote local_scaling.png")
 
 

@@ -1,7 +1,7 @@
-"""How much do a model's answers move when parts of an image change size?
+"""Measure how much a model's answers change when parts of an image change size.
 
-A small network learns to read the middle of three digits for half a minute, on images drawn as it goes: no files, no
-workers. Run from the repository root: ``.venv/bin/python examples/measure_invariance.py``
+A small network learns to read the middle one of three digits, for half a minute, on images that are drawn during
+training, without files or workers. Run from the repository root: ``.venv/bin/python examples/measure_invariance.py``
 """
 
 from itertools import pairwise
@@ -17,7 +17,7 @@ STEPS, BATCH, SIZE = 100, 64, 96
 
 
 def small_network() -> nn.Module:
-    """Four strided convolutions and a linear head."""
+    """Return a network of four strided convolutions and a linear head."""
     channels = (1, 24, 48, 96, 96)
     layers: list[nn.Module] = []
     for given, made in pairwise(channels):
@@ -26,18 +26,18 @@ def small_network() -> nn.Module:
 
 
 def middle(labels: Tensor) -> Tensor:
-    """The middle digit of a number."""
+    """Return the middle digit of each number."""
     return labels // 10 % 10
 
 
 def main() -> None:
-    """Draw, learn, compare."""
+    """Train on drawn images, then compare the answers for other digit sizes."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # Real digits: MNIST's where torchvision has put them, else the 5,000 that come with the extra "data".
+    # The digits are MNIST's if torchvision has downloaded them, else the 5,000 digits of the extra "data".
     train = data.LocallyScaledMNIST(train=True, image_size=SIZE)
     test = data.LocallyScaledMNIST(train=False, image_size=SIZE, count=500)
-    print(f"three digits an image; digits: {train.digits.source}")
+    print(f"three digits per image, from {train.digits.source}")
 
     model, draw = small_network().to(device), train.renderer(device)
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
@@ -57,15 +57,15 @@ def main() -> None:
         answers = model(draw(index)[0]).softmax(-1)
         variants = torch.stack([model(draw(index, variant)[0]).softmax(-1) for variant in (1, 2, 3)], dim=1)
         error = ls.metrics.invariance_error(answers, variants)
-        print(f"InvE (squared) between an image and 3 others of the same digits: {100 * error:.1f} · 10⁻²")
-        # The brackets of the paper's per-scale table: the same digits in the same places, at other sizes.
+        print(f"InvE (squared) between an image and 3 variants with other digit sizes: {100 * error:.1f} · 10⁻²")
+        # The brackets of the paper's per-scale table have the same digits in the same places at other sizes.
         for low, high in ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0)):
             other = data.LocallyScaledMNIST(
                 train=False, image_size=SIZE, count=500, factors=(low, high), digits=test.digits
             )
             images, labels = other.renderer(device)(index)
             correct = (model(images).argmax(-1) == middle(labels).to(device)).float().mean()
-            print(f"digits at {low} to {high} times their size: {100 * correct:.1f} % right")
+            print(f"accuracy for digits at {low} to {high} times their size: {100 * correct:.1f} %")
 
 
 if __name__ == "__main__":

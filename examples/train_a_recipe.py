@@ -1,7 +1,8 @@
-"""Train a recipe in a few seconds: real digits, a small ViT, DEC with equivariance supervision, and its own log.
+"""Train a small version of a recipe in a few seconds: real digits, DeiT-Tiny, DEC with equivariance supervision.
 
-A hundredth of the real thing, so the numbers mean nothing; `localscale train mnist-deit_tiny-dec_compose_joint` is the
-same at full size.
+It uses about a hundredth of the images and epochs, so the numbers mean nothing. The full recipe is
+``localscale train mnist-deit_tiny-dec_compose_joint``. Run from the repository root:
+``.venv/bin/python examples/train_a_recipe.py``
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Adapt a network of your own whose tokens the library cannot guess, and check that the layout is right.
+"""Adapt a network whose token layout the library cannot find out by itself, and check the layout.
 
 Run from the repository root: ``.venv/bin/python examples/your_own_site.py``
 """
@@ -13,7 +13,7 @@ REGISTERS, PATCH, WIDTH, CLASSES = 3, 2, 16, 5
 
 
 class PixelNet(nn.Module):
-    """Images to class maps: three register tokens, then one token per 2×2 pixels, each treated alike."""
+    """A pointwise segmenter: three register tokens, then one token per 2×2 pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class PixelNet(nn.Module):
 
 
 def smooth_images(size: int = 64) -> Tensor:
-    """Two images of slow waves, ``(2, 3, size, size)``: little is lost when they are read between pixels."""
+    """Return two images of slow waves, ``(2, 3, size, size)``, which interpolation hardly changes."""
     axis = torch.linspace(0, 1, size)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     waves = [torch.sin(3 * x + 2 * y), torch.cos(4 * y), torch.sin(2 * x - 5 * y)]
@@ -39,16 +39,16 @@ def smooth_images(size: int = 64) -> Tensor:
 
 
 def adapted(base: nn.Module, mode: str) -> ls.AdaptedModel:
-    """A copy of ``base`` adapted at ``block``; at first it must answer as ``base`` does."""
-    torch.manual_seed(0)  # the canonicalizer's first weights
-    # No convolution cuts the patches here, so nothing tells prefix and stride: say them.
+    """Adapt a copy of ``base`` at ``block``, and check that it gives the answers of ``base`` before training."""
+    torch.manual_seed(0)  # for the canonicalizer's initial weights
+    # Patches are not cut by a convolution here, so prefix and stride must be stated.
     site = ls.Site("block", layout="tokens", channels=WIDTH, prefix=REGISTERS, stride=(PATCH, PATCH))
     config = ls.DECConfig(sites=(site,), knots=5, mode=mode, solver=ls.Anderson(max_steps=40))
     return ls.testing.assert_identity_at_init(base, config, smooth_images())
 
 
 def main() -> None:
-    """Adapt in both modes, make the maps differ from the identity, and compare."""
+    """Adapt the network in both modes, give the maps random weights, and compare the modes."""
     torch.manual_seed(0)
     base, x = PixelNet().eval(), smooth_images()
     try:
@@ -60,10 +60,10 @@ def main() -> None:
     for mode in ("equivariant", "invariant"):
         model = adapted(base, mode)
         network = model.canonicalizers["block"].network
-        for head in (network.to_x, network.to_y):  # as training would: maps that move something
+        for head in (network.to_x, network.to_y):  # stands for training: the maps leave the identity
             nn.init.normal_(head.weight, std=1.0, generator=torch.Generator().manual_seed(2))
         report = model(x, return_report=True)[1]["block"]
-        print(f"{mode}: moves {100 * report.map.mean_displacement().mean():.1f} % of the side; ", end="")
+        print(f"{mode}: points move by {100 * report.map.mean_displacement().mean():.1f} % of the side; ", end="")
         try:
             ls.testing.assert_equivariant(model, x, g, tolerance=0.01)
             print("model(S(x)) = S(model(x)) to 1 %")
