@@ -27,7 +27,7 @@ def test_the_page_is_served_and_leaves_nothing_behind(folder: Path, tmp_path: Pa
 def test_every_handler_fills_its_outputs(pair: Pair):
     from localscale.lab.pages.app.page import make_page
 
-    async def page() -> gr.Blocks:  # within an event loop; outside of one, Gradio opens one and leaves it open
+    async def page() -> gr.Blocks:  # Gradio leaves an event loop open unless one is running
         return make_page(Models(pair), Limits())
 
     handlers = {handler.name: handler for handler in asyncio.run(page()).fns.values()}

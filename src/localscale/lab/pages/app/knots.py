@@ -100,7 +100,7 @@ def _is_bijection(positions: Tensor) -> bool:
 
 
 def _move_towards(wanted: Tensor, start: Tensor) -> Tensor:
-    """Return the last bijection between ``start``, which is one, and ``wanted``, found by bisection."""
+    """Move from ``start``, a bijection, towards ``wanted`` as far as the map stays a bijection, by bisection."""
     if _is_bijection(wanted):
         return wanted
     good, bad = 0.0, 1.0

@@ -51,7 +51,7 @@ def box_around(points: Sequence[Sequence[float]], radius: float) -> Box:
 def fit_factor(box: Box, factor: float) -> float:
     """Return the factor nearest to ``factor`` that keeps the slope outside the box between 0.1 and 10 on both axes.
 
-    A box as wide as the image cannot be scaled at all; its only factor is 1.
+    A box as wide as the image cannot be scaled: only the factor 1 fits it.
     """
     low, high = 0.0, math.inf
     for width in (box.right - box.left, box.bottom - box.top):

@@ -49,7 +49,7 @@ class Limits:
 def read_upload(path: Path, limits: Limits) -> Image.Image:
     """Read an uploaded file as upright 8-bit RGB of at most 512 pixels per side; of an animation, the first frame.
 
-    Errors name the file without its folder, because a visitor may not know this machine.
+    Errors name the file without its folder, because a visitor must not learn the folders of the server.
 
     >>> read_upload(Path("folder/nowhere.png"), Limits())
     Traceback (most recent call last):

@@ -94,7 +94,7 @@ def likeliest(probabilities: Tensor, count: int = 5) -> list[tuple[int, float]]:
 
 
 def view_example(pair: Pair, example: Example) -> View:
-    """Return the view of an example, or of an upload as an example.
+    """Return the view of an example, which may be an upload.
 
     The curve follows the image's label if it is known and the models can name it, else the class that DEC predicts.
     """
