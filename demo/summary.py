@@ -28,8 +28,9 @@ def summarise(runs: list[dict]) -> dict:
         )
     seeds = ", ".join(str(run["seed"]) for run in runs)
     note = (
-        f"Seeds {seeds}. InvE is the squared ℓ2 between softmax answers. Control and DEC train from the start weights "
-        "for the same steps on the same images; a start that is less sure of its answers moves them less."
+        f"Seeds {seeds}. InvE is the mean squared ℓ2 distance between softmax outputs. Control and DEC both train from "
+        "the start weights, for the same steps on the same images. The start model is less certain of its answers, "
+        "which alone lowers its InvE."
     )
     versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
     table = {"title": "Two locally scaled digits, 100 classes, 64 px", "note": note, "rows": rows}
