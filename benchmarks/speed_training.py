@@ -27,8 +27,11 @@ from benchmarks.speed_settings import (
 )
 from benchmarks.training import Noise
 from localscale.adaptation import AdaptedModel
+from localscale.canonicalizer import DECConfig
+from localscale.equilibrium import Anderson, Picard
 from localscale.lab.backbones.catalogue import create_backbone, normalisation
 from localscale.lab.methods import DEC, FineTune, Method
+from localscale.lab.methods.dec import NETWORK, TRAINING
 from localscale.lab.recipes import find_recipe
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.training.loop import Loop
@@ -36,7 +39,7 @@ from localscale.lab.training.loop import Loop
 BATCH = 64
 STEPS = 4  # at most; one more than ViT-B's slower site needs to reach the tolerance
 TARGET = {"time": 15, "memory": 5}  # percent
-SOLVERS = ("anderson", "picard")
+SOLVERS = {"anderson": Anderson(STEPS, **TRAINING), "picard": Picard(STEPS, **TRAINING)}
 # Passes over each site's tensor: the solve reads it; the warp reads and writes it; backward reads it and the gradient
 # of the warp's output, and writes the gradient of a latent feature.
 IMAGE_PASSES, LATENT_PASSES = 5, 6
@@ -80,8 +83,8 @@ def _name(quick: bool) -> str:
 def _rows(way: str, replayed: bool, size: tuple[int, int], device: str, quick: bool) -> list[dict[str, Cell]]:
     batch, side = size
     methods: dict[str, Method] = {"without": FineTune()} | {
-        solver: SpreadDEC(sites=("input", "blocks.0"), knots=(6, 4), solver=solver, solver_steps=STEPS)  # type: ignore[arg-type, misc]
-        for solver in SOLVERS
+        name: SpreadDEC(DECConfig(sites=("input", "blocks.0"), knots=(6, 4), network=NETWORK, solver=solver))
+        for name, solver in SOLVERS.items()
     }
     calls = {name: _step(method, size, device, quick, replayed=replayed) for name, method in methods.items()}
     residuals: dict[str, float] = {}

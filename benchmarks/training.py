@@ -9,9 +9,12 @@ import torch
 from accelerate import Accelerator
 
 from benchmarks.measurement import ResultTable, median_milliseconds, peak_bytes
+from localscale.canonicalizer import Compose, DECConfig, Descent
+from localscale.equilibrium import Picard, Unrolled
 from localscale.errors import TrainingError
 from localscale.lab.backbones.catalogue import create_backbone, normalisation
 from localscale.lab.methods import DEC, FineTune, Method
+from localscale.lab.methods.dec import NETWORK, TRAINING
 from localscale.lab.recipes import find_recipe
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.tasks.mnist import MNISTData, MNISTTask
@@ -20,12 +23,14 @@ from localscale.lab.training.loop import Loop
 
 PACKAGES = ("localscale", "torch", "timm", "accelerate")
 STEPS = 10  # per solve, for DEC and Optim alike
-SITES = {"sites": ("input", "blocks.0"), "knots": (6, 4), "solver": "picard", "solver_steps": STEPS}
+CONFIG = DECConfig(
+    sites=("input", "blocks.0"), knots=(6, 4), network=NETWORK, solver=Picard(max_steps=STEPS, **TRAINING)
+)
 METHODS: dict[str, Method] = {
     "backbone alone": FineTune(),
-    "DEC direct, implicit gradient": DEC(**SITES),  # type: ignore[arg-type]
-    "DEC compose, implicit gradient": DEC(update="compose", **SITES),  # type: ignore[arg-type]
-    "Optim, unrolled": DEC(update="descent", gradient="unrolled", **SITES),  # type: ignore[arg-type]
+    "DEC direct, implicit gradient": DEC(CONFIG),
+    "DEC compose, implicit gradient": DEC(dataclasses.replace(CONFIG, update=Compose())),
+    "Optim, unrolled": DEC(dataclasses.replace(CONFIG, update=Descent(), gradient=Unrolled())),
 }
 
 

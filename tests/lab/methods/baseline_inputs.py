@@ -8,13 +8,17 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
+from dec_configs import dec_config
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
 from localscale.lab.methods import DEC, DiscreteCanonicalizer
 from localscale.lab.randomness import Draws
 
-SMALL: dict[str, Any] = {"knots": (4,), "channels": (4, 6), "resolution": 16, "solver_steps": 3}
+SMALL: dict[str, Any] = {
+    "knots": 4, "channels": (4, 6), "resolution": 16, "max_steps": 3, "tolerance": 1e-3, "fixed_steps": True,
+}  # fmt: skip
+METHOD_FIELDS = ("supervision", "prior", "supervised_scaling")
 LABELS = torch.tensor([0, 3, 1])
 
 
@@ -79,4 +83,6 @@ def randomise(model: nn.Module, std: float = 0.5) -> nn.Module:
 
 
 def dec(**settings: Any) -> DEC:
-    return DEC(**{**SMALL, **settings})
+    """Return a small DEC; the fields of its configuration, solver and network are given flat."""
+    own = {name: settings.pop(name) for name in METHOD_FIELDS if name in settings}
+    return DEC(dec_config(**{**SMALL, **settings}), **own)

@@ -1,7 +1,5 @@
 """DEC and Optim: what they report, what they minimise, and how equivariance is supervised."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import reference
@@ -9,8 +7,7 @@ import torch
 from baseline_inputs import LABELS, cnn, cross_entropy, dec, draws, images, randomise, vit
 from torch import Tensor, nn
 
-from localscale.canonicalizer import DECConfig, Descent, SiteReport
-from localscale.equilibrium import Anderson
+from localscale.canonicalizer import SiteReport
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, FineTune, RandomScaling
 from localscale.lab.methods.dec import map_prior, site_scalars, supervision_error
@@ -224,25 +221,18 @@ def test_gradients_of_the_whole_loss_are_those_of_finite_differences(update: str
 @pytest.mark.parametrize("settings", [{"supervision": 1.0}, {"prior": 0.1}])
 def test_supervision_and_prior_need_the_input_site(settings: dict):
     dec(sites=("blocks.0", "input"), knots=(4, 4), **settings).check()
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=r"blocks\.0, blocks\.1; add input to --method.config.sites"):
         dec(sites=("blocks.0", "blocks.1"), **settings).check()
-    assert str(error.value) == (
-        'supervision and prior look at the image\'s map, but "input" is not among the sites (blocks.0, blocks.1); '
-        "add it, or set both to 0"
-    )
     dec(sites=("blocks.0",)).check()
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"supervision": -1.0}, "supervision is -1.0 and prior 0.0; expected 0 or more"),
-        ({"prior": -0.5}, "supervision is 0.0 and prior -0.5; expected 0 or more"),
+        ({"supervision": -1.0}, "--method.supervision is -1.0"),
+        ({"prior": -0.5}, "--method.prior -0.5; expected 0 or more"),
         ({"prior": float("nan")}, "expected 0 or more"),
         ({"supervised_scaling": RandomScaling(strength=-1.0)}, "strength is -1.0; expected a finite number"),
-        ({"update": "composed"}, "update is 'composed': did you mean compose?"),
-        ({"knots": (4, 4)}, "knots has 2 entries for 1 sites"),
-        ({"gradient": "phantom(0)"}, "phantom steps is 0; expected at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict, text: str):
@@ -252,19 +242,14 @@ def test_settings_that_cannot_work_are_refused(settings: dict, text: str):
     assert text in str(error.value)
 
 
-def test_the_configuration_is_what_the_settings_say():
-    config = DEC(sites=("input", "blocks.0"), knots=(6, 4), update="descent", solver_steps=9, step_size=0.25).config()
-    assert (config.knots_at(0), config.knots_at(1), config.update) == ((6, 6), (4, 4), Descent(0.25))
-    assert config.solver == Anderson(9, 1e-3, fixed_steps=True)
-    assert DEC(sites=("input", "blocks.0"), knots=(5,)).config().knots_at(1) == (5, 5)
-
-
 # Detached.
 
 
 def test_detached_canonicalizers_learn_from_supervision_alone():
     for supervision, learns in ((1.0, True), (0.0, False)):
-        method = dec(update="compose", solver="picard", gradient="unrolled", supervision=supervision, detached=True)
+        method = dec(
+            update="compose", solver="picard", gradient="unrolled", supervision=supervision, detached=("input",)
+        )
         model = randomise(method.build(cnn()))
         method.losses(model, images(), LABELS, cross_entropy, draws())["loss"].backward()
         assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.base.parameters())
@@ -275,26 +260,26 @@ def test_detached_canonicalizers_learn_from_supervision_alone():
 def test_detached_changes_no_answer():
     settings = {"update": "compose", "solver": "picard", "supervision": 1.0}
     answers = []
-    for cut in (False, True):
+    for cut in ((), ("input",)):
         torch.manual_seed(0)
         answers.append(randomise(dec(detached=cut, **settings).build(cnn()))(images()))
     assert torch.equal(*answers)
 
 
 def test_other_sites_still_learn_from_the_task():
-    method = dec(
-        sites=("input", "blocks.1"), knots=(4,), update="compose", solver="picard", gradient="unrolled", supervision=0.0
-    )
-    for cut, learns in ((False, {"input", "blocks.1"}), (True, {"blocks.1"})):
+    settings = {"sites": ("input", "blocks.1"), "update": "compose", "solver": "picard", "gradient": "unrolled"}
+    for cut, learns in (((), {"input", "blocks.1"}), (("input",), {"blocks.1"})):
         torch.manual_seed(0)
-        model = randomise(dataclasses.replace(method, detached=cut).build(vit()))
+        model = randomise(dec(detached=cut, **settings).build(vit()))
         model(images())[:, 0].sum().backward()
         heads = {path: c.network.to_x.weight.grad for path, c in model.canonicalizers.items()}
         assert {path for path, grad in heads.items() if grad is not None and grad.abs().max() > 0} == learns
 
 
 def test_detached_without_anything_to_learn_from_is_refused():
-    with pytest.raises(ConfigError, match="a detached canonicalizer learns from supervision alone"):
-        DEC(detached=True).check()
-    with pytest.raises(ConfigError, match=r"a detached site is 'blocks\.7'"):
-        DECConfig(sites=("input", "blocks.0"), detached=("blocks.7",))
+    for settings in (
+        {"detached": ("input",)},
+        {"sites": ("input", "blocks.0"), "detached": ("blocks.0",), "supervision": 1.0},
+    ):
+        with pytest.raises(ConfigError, match="nothing trains the canonicalizer at "):
+            dec(**settings).check()

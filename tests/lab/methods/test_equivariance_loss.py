@@ -1,6 +1,5 @@
 """Masks that move with their image: AugL's loss, and canonicalization that scales the answer back."""
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +15,7 @@ from localscale.errors import ConfigError, ShapeError
 from localscale.lab.methods import DEC, AugL, Canon, DiscreteCanonicalizer, FineTune, RandomScaling, TrainingStep
 from localscale.lab.methods.equivariance import mask_error
 from localscale.lab.methods.method import check_mode
+from localscale.lab.recipes.changes import with_changes
 from localscale.maps import FAMILIES, Map, identity_map, map_from_logits, random_map
 from localscale.metrics import equivariance_error
 from localscale.warp import scale, unscale
@@ -253,7 +253,8 @@ def trained(method: Canon | DEC, base: nn.Module, mode: str = "equivariant") -> 
     """As after some training: maps that are not the identity, and follow nothing in particular."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return randomise(dataclasses.replace(method, mode=mode).build(base), std=3.0)
+        changes = {"config": {"mode": mode}} if isinstance(method, DEC) else {"mode": mode}
+        return randomise(with_changes(method, changes).build(base), std=3.0)
 
 
 @pytest.mark.parametrize("update", ["direct", "compose"])

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from localscale.canonicalizer import Descent, Direct
+from localscale.equilibrium import Implicit, Unrolled
 from localscale.errors import ConfigError
 from localscale.lab.backbones.catalogue import BACKBONES
-from localscale.lab.methods import DEC, AugL, Canon, FineTune, InvL
+from localscale.lab.methods import DEC, AugL, FineTune, InvL
 from localscale.lab.recipes import PROTOCOLS, Recipe, find_recipe, recipe_names
 from localscale.lab.recipes.changes import flags_between, with_changes
 from localscale.lab.recipes.listing import overview
@@ -42,7 +44,7 @@ def test_recipes_are_valid_and_survive_their_file(task: str, row: str):
         assert isinstance(recipe.data, TASKS[task])
         if isinstance(recipe.method, DEC):
             inside = "backbone." if task == "objects" else ""
-            assert set(recipe.method.sites) <= {"input", *(inside + site for site in BACKBONES[backbone].sites)}
+            assert set(recipe.method.config.sites) <= {"input", *(inside + site for site in BACKBONES[backbone].sites)}
         assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe
 
 
@@ -104,8 +106,8 @@ def test_objects_are_trained_as_in_the_paper(row: str):
     assert settings.learning_rate == (2e-5 if more else 1e-4)
     assert (settings.schedule, settings.decay_rate, settings.decay_epochs) == ("step", 0.7, 30)
     assert (recipe.data.background_weight, recipe.data.image_size, recipe.head_width) == (0.1, 256, 256)
-    if isinstance(recipe.method, DEC | Canon):
-        assert recipe.method.mode == "equivariant"
+    if isinstance(recipe.method, DEC):
+        assert recipe.method.config.mode == "equivariant"
 
 
 def test_methods_are_those_of_the_paper():
@@ -117,12 +119,14 @@ def test_methods_are_those_of_the_paper():
     for task in ("mnist", "imagenet"):
         assert type(methods[task, "invl"]) is InvL
         assert methods[task, "invl"].divergence == "squared"
-        dec, optim = methods[task, "dec"], methods[task, "optim"]
-        assert (dec.update, dec.channels, dec.sites) == ("direct", (64, 128), ("input", "blocks.0"))
-        assert (dec.supervision, dec.prior, dec.gradient) == (0, 0, "implicit")
-        assert (optim.update, optim.gradient) == ("descent", "unrolled")
-    assert methods["objects", "dec"].sites == ("input", "backbone.blocks.0")
+        assert (methods[task, "dec"].supervision, methods[task, "dec"].prior) == (0, 0)
+        dec, optim = methods[task, "dec"].config, methods[task, "optim"].config
+        assert (dec.update, dec.network.channels, dec.sites) == (Direct(), (64, 128), ("input", "blocks.0"))
+        assert dec.gradient == Implicit()
+        assert (optim.update, optim.gradient) == (Descent(), Unrolled())
+    assert methods["objects", "dec"].config.sites == ("input", "backbone.blocks.0")
     assert methods["objects", "dec_compose"].supervision == 1
+    assert methods["objects", "canon"].mode == "equivariant"
 
 
 def test_the_canonicalizers_rate_is_not_changed_by_the_learning_rate():
@@ -142,9 +146,13 @@ def test_the_overview_fits_one_screen_and_names_everything():
 
 def test_differences_become_flags():
     before = find_recipe("mnist-deit_tiny-dec")
-    changes = {"head_norm": True, "method": {"resolution": None}, "optimization": {"epochs": 3}}
+    changes = {
+        "head_norm": True,
+        "method": {"config": {"network": {"resolution": None}}},
+        "optimization": {"epochs": 3},
+    }
     flags = flags_between(before, with_changes(before, changes))
-    assert flags == [*("--method.resolution", "None", "--epochs", "3"), "--head-norm"]
+    assert flags == [*("--method.config.network.resolution", "None", "--epochs", "3"), "--head-norm"]
     with pytest.raises(ConfigError, match="Optimization has no field 'epoch': did you mean epochs"):
         with_changes(before, {"optimization": {"epoch": 3}})
 
@@ -173,6 +181,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("data.kind", "MNIST", "data is of kind 'MNIST': did you mean MNISTData?"),
         ("batch_sise", 1, "the recipe has no field 'batch_sise': "),
         ("optimization.batch_sise", 1, "optimization has no field 'batch_sise': did you mean batch_size?"),
+        ("method.config.knot", 1, "DECConfig has no field 'knot': did you mean knots?"),
+        ("method.config.solver.kind", "pickard", "solver is 'pickard': did you mean picard?"),
         ("method.supervised_scaling.knot", 1, "supervised_scaling has no field 'knot': did you mean knots?"),
     ],
 )

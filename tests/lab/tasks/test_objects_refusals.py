@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tiny_objects import COMPOSE, DIRECT, tiny, write_both
 
+from localscale.canonicalizer import DECConfig
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, AugL, Canon, FineTune, InvL
 from localscale.lab.methods.method import Method
@@ -35,14 +36,16 @@ def refused(recipe: Recipe) -> str:
 
 
 @pytest.mark.parametrize(
-    "method", [FineTune(), AugL(), Canon(mode="equivariant"), DEC(mode="equivariant"), DIRECT, COMPOSE]
+    "method", [FineTune(), AugL(), Canon(mode="equivariant"), DEC(DECConfig(mode="equivariant")), DIRECT, COMPOSE]
 )
 def test_methods_for_masks(method: Method):
     masks(method=method).check()
     method.check_answers(dense=True)
 
 
-@pytest.mark.parametrize("method", [FineTune(), InvL(), Canon(), DEC(), DEC(sites=("blocks.0",), mode="equivariant")])
+@pytest.mark.parametrize(
+    "method", [FineTune(), InvL(), Canon(), DEC(), DEC(DECConfig(sites=("blocks.0",), mode="equivariant"))]
+)
 def test_methods_for_one_class(method: Method):
     """Features inside a classifier may be scaled back."""
     one_class(method=method).check()
@@ -55,7 +58,7 @@ def test_methods_for_one_class(method: Method):
         (InvL(), "use AugL"),
         (Canon(), MASKS),
         (DEC(), MASKS),
-        (DEC(sites=("backbone.blocks.0",)), MASKS),
+        (DEC(DECConfig(sites=("backbone.blocks.0",))), MASKS),
     ],
 )
 def test_methods_that_are_not_for_masks(method: Method, told: str):
@@ -67,8 +70,8 @@ def test_methods_that_are_not_for_masks(method: Method, told: str):
     [
         (AugL(), "use InvL"),
         (Canon(mode="equivariant"), ONE),
-        (DEC(mode="equivariant"), ONE),
-        (DEC(sites=("input", "blocks.0"), mode="equivariant"), ONE),
+        (DEC(DECConfig(mode="equivariant")), ONE),
+        (DEC(DECConfig(sites=("input", "blocks.0"), mode="equivariant")), ONE),
     ],
 )
 def test_methods_that_are_for_masks_alone(method: Method, told: str):

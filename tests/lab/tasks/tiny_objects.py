@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from localscale.canonicalizer import Compose, ConvNetwork, DECConfig
+from localscale.equilibrium import Picard, Unrolled
 from localscale.lab.data.generation import Job, Sample, Skip, Stage, generate
 from localscale.lab.data.images import encode_image, encode_mask
 from localscale.lab.data.objects.job import KIND
@@ -26,18 +28,14 @@ SIZE = 32
 COLOURS = {"blue": (30, 40, 220), "green": (30, 220, 40), "red": (220, 30, 40)}
 CLASSES = 1 + len(COLOURS)
 
-DIRECT = DEC(
-    sites=("input", "backbone.blocks.0"),
-    knots=(4, 3),
+SMALL = DECConfig(
+    knots=4,
     mode="equivariant",
-    channels=(8, 16),
-    resolution=16,
-    solver="picard",
-    solver_steps=3,
+    network=ConvNetwork((8, 16), resolution=16),
+    solver=Picard(3, 1e-3, fixed_steps=True),
 )
-COMPOSE = dataclasses.replace(
-    DIRECT, sites=("input",), knots=(4,), update="compose", gradient="unrolled", supervision=1.0, prior=0.1
-)
+DIRECT = DEC(dataclasses.replace(SMALL, sites=("input", "backbone.blocks.0"), knots=(4, 3)))
+COMPOSE = DEC(dataclasses.replace(SMALL, update=Compose(), gradient=Unrolled()), supervision=1.0, prior=0.1)
 METHODS: dict[str, Method] = {
     "plain": FineTune(),
     "canon": Canon(configurations=4, mode="equivariant"),

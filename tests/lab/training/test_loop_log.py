@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from accelerate import Accelerator
+from dec_configs import dec_config
 from tiny_loops import RECIPE, epochs_of, loop_of
 from tiny_recipes import COMPOSE, Linear, Noise
 from torch import Tensor, nn
@@ -22,7 +23,12 @@ def vit() -> Any:
     return timm.create_model("test_vit", num_classes=5, img_size=64)
 
 
-DIRECT = DEC(sites=("input", "blocks.0"), knots=(4, 3), channels=(8,), solver_steps=2)
+DIRECT = DEC(
+    dec_config(
+        sites=("input", "blocks.0"), knots=(4, 3), channels=(8,), resolution=56, max_steps=2, tolerance=1e-3,
+        fixed_steps=True,
+    )
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("method", [COMPOSE, DIRECT], ids=["compose", "direct"])
@@ -35,10 +41,10 @@ def test_every_site_is_logged(method: DEC):
         with torch.no_grad():
             report = loop.model(images, return_report=True)[1]
         scalars.append(loop.one_step(indices.step, indices.samples, (images, labels)))
-    sites = {f"{site}/{what}" for site in method.sites for what in ("residual", "steps", "displacement")}
+    sites = {f"{site}/{what}" for site in method.config.sites for what in ("residual", "steps", "displacement")}
     losses = {"loss", "task", "prior", "supervision"} if method.supervision else {"loss", "task"}
     assert set(scalars[-1]) == sites | losses | {"gradient", "taken"}
-    for site in method.sites:
+    for site in method.config.sites:
         assert float(scalars[0][f"{site}/displacement"]) == 0, "at first a canonicalizer does nothing"
         assert float(scalars[-1][f"{site}/displacement"]) > 0
         for what, value in (("residual", report[site].residual), ("steps", report[site].steps)):

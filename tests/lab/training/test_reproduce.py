@@ -66,7 +66,7 @@ def test_a_line_can_start_from_another_run_than_its_row(tmp_path):
 def test_lines_of_an_ablation_differ_in_one_field(tmp_path):
     cells = planned("mnist-resolution", tmp_path)
     methods = [cells[f"efficientnet_lite0-{name}"].recipe.method for name in ("dec_joint", "at28")]
-    assert [method.resolution for method in methods] == [56, None]
+    assert [method.config.network.resolution for method in methods] == [56, None]
 
 
 def test_only_picks_cells_and_what_they_start_from(tmp_path):

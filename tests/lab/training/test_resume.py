@@ -177,7 +177,7 @@ def test_an_unfinished_run_is_taken_up_only_when_asked_to(unfinished: Run, digit
         ({"seed": 3}, r"\(seed was 0 and is now 3\)"),
         (
             {"method": "dec"},
-            r"\(method.kind was \"FineTune\" and is now \"DEC\"; method.sites was null and is now \[\"input",
+            r"\(method.kind was \"FineTune\" and is now \"DEC\"; method.config was null and is now \{",
         ),
         ({"start": Path("runs/a")}, r"\(start was null and is now \"runs/a\"\)"),
     ],

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from localscale.canonicalizer import Compose, ConvNetwork, DECConfig
+from localscale.equilibrium import Picard, Unrolled
 from localscale.lab.backbones.catalogue import Normalise, create_backbone
 from localscale.lab.data.mnist.digits import Digits, embedded_digits
 from localscale.lab.methods import DEC, FineTune, RandomScaling
@@ -24,14 +26,13 @@ from localscale.lab.tasks.task import Indices, Shard, Task
 BACKBONE = "test_vit"
 BATCH, STEPS, EPOCHS = 8, 5, 3
 COMPOSE = DEC(
-    sites=("input",),
-    knots=(4,),
-    update="compose",
-    channels=(8, 16),
-    resolution=16,
-    solver="picard",
-    solver_steps=3,
-    gradient="unrolled",
+    DECConfig(
+        knots=4,
+        update=Compose(),
+        network=ConvNetwork((8, 16), resolution=16),
+        solver=Picard(3, 1e-3, fixed_steps=True),
+        gradient=Unrolled(),
+    ),
     supervision=1.0,
     prior=0.1,
 )

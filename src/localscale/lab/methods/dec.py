@@ -1,112 +1,78 @@
-"""DEC, the paper's method, and Optim, what it is compared with: canonicalizers at sites, trained with the backbone."""
+"""DEC, the paper's method, and Optim: canonicalizers at sites of a backbone, trained with it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel, adapt
-from localscale.canonicalizer import UPDATES, ConvNetwork, DECConfig, Descent, SiteReport
+from localscale.canonicalizer import ConvNetwork, DECConfig, SiteReport
 from localscale.canonicalizer.site import INPUT
 from localscale.conventions import lattice
-from localscale.equilibrium import GRADIENTS, SOLVERS
+from localscale.equilibrium import Anderson
 from localscale.errors import ConfigError
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.methods.method import Criterion, Method, check_mode
 from localscale.lab.randomness import Draws
 from localscale.maps.base import Map
-from localscale.registry import choose
 from localscale.warp import unscale
 
-__all__ = ["DEC", "map_prior", "site_scalars", "supervision_error"]
+__all__ = ["DEC", "NETWORK", "TRAINING", "map_prior", "site_scalars", "supervision_error"]
 
-POINTS = 16  # maps are compared on a lattice of so many points a side
+POINTS = 16  # maps are compared on a lattice of this many points along each side
+NETWORK = ConvNetwork(resolution=56)  # the tables' working copy, of images and of features
+TRAINING: dict[str, Any] = {
+    "tolerance": 1e-3,
+    "fixed_steps": True,
+}  # solvers in training never synchronise with the host
 
 
 @dataclass(frozen=True)
 class DEC(Method):
-    """Deep equilibrium canonicalizers at ``sites``; with ``update="descent"`` it is Optim.
+    """Deep equilibrium canonicalizers, trained with the backbone; with the update ``Descent`` it is Optim.
 
-    Equivariance supervision needs no labels: scale the image by a known g and compare h(S(I; g)) with g∘h(I).
+    Equivariance supervision needs no labels: scale the image by a known g and compare h(S(I; g)) with g∘h(I). A
+    canonicalizer that ``config.detached`` names learns from supervision and prior alone, not from the task.
     """
 
-    sites: tuple[str, ...] = (INPUT,)
-    """Dotted module paths; "input" is the image itself."""
-    knots: tuple[int, ...] = (6,)
-    """Control points along an axis, one for all sites or one per site."""
-    family: Literal["grid", "separable"] = "grid"
-    """Which maps."""
-    update: Literal["direct", "compose", "descent"] = "direct"
-    """The paper's DEC, the equivariant update, or a step of an inner optimisation."""
-    mode: Literal["invariant", "equivariant"] = "invariant"
-    """Whether features, and masks at the input, are scaled back after what follows."""
-    source: Literal["latent", "image"] = "latent"
-    """Whether a site's map comes from its own feature or from the image."""
-    channels: tuple[int, ...] = (64, 128)
-    """Widths of the canonicalizer's convolutions."""
-    resolution: int | None = 56
-    """Longest side of the copy that a canonicalizer looks at: 56 as in the tables; None is 28 for features."""
-    temperature: float = 1.0
-    """Divides raw parameters: higher is gentler."""
-    solver: Literal["anderson", "picard"] = "anderson"
-    """How the equilibrium is found."""
-    solver_steps: int = 6
-    """Evaluations per solve, always all of them: nothing waits for the GPU."""
-    step_size: float = 1.0
-    """η of update descent."""
-    gradient: str = "implicit"
-    """implicit, phantom(k) or unrolled."""
+    config: DECConfig = field(default_factory=lambda: DECConfig(network=NETWORK, solver=Anderson(6, **TRAINING)))
+    """Canonicalizers: sites, maps, update, network, solver and gradient rule."""
     supervision: float = 0.0
-    """Weight of the equivariance supervision, at the input; 0 is none, as in the paper."""
-    detached: bool = False
-    """The supervised canonicalizer learns from supervision and prior alone, and not from the task."""
+    """Weight of the equivariance supervision of the image's map; 0, as in the paper, turns it off."""
     prior: float = 0.0
-    """Weight of the prior that keeps the mean map near the identity."""
+    """Weight of the prior that keeps the mean map of the image near the identity; 0 turns it off."""
     supervised_scaling: RandomScaling = field(default_factory=RandomScaling)
-    """g: how images are scaled for the supervision."""
-
-    def config(self) -> DECConfig:
-        """The canonicalizers these settings describe."""
-        return DECConfig(
-            sites=self.sites,
-            knots=self.knots[0] if len(self.knots) == 1 else self.knots,
-            family=self.family,
-            update=Descent(self.step_size) if self.update == "descent" else choose("update", self.update, UPDATES),
-            mode=self.mode,
-            source=self.source,
-            network=ConvNetwork(self.channels, self.resolution),
-            temperature=self.temperature,
-            solver=SOLVERS[self.solver](max_steps=self.solver_steps, tolerance=1e-3, fixed_steps=True),  # type: ignore[call-arg]
-            gradient=choose("gradient", self.gradient, GRADIENTS),
-            detached=(INPUT,) if self.detached else (),
-        )
+    """Random scaling of the images for the supervision (g)."""
 
     def check(self) -> None:
         self.supervised_scaling.check()
         if not (0 <= self.supervision < math.inf and 0 <= self.prior < math.inf):
-            raise ConfigError(f"supervision is {self.supervision} and prior {self.prior}; expected 0 or more")
-        if self.detached and not self.supervision:
             raise ConfigError(
-                "a detached canonicalizer learns from supervision alone, and supervision is 0; "
-                "give it a weight, or set detached=False"
+                f"--method.supervision is {self.supervision} and --method.prior {self.prior}; expected 0 or more"
             )
-        if (self.supervision or self.prior) and INPUT not in self.sites:
+        alone = [site for site in self.config.detached if site != INPUT or not self.supervision]
+        if alone:
             raise ConfigError(
-                f'supervision and prior look at the image\'s map, but "{INPUT}" is not among the sites '
-                f"({', '.join(self.sites)}); add it, or set both to 0"
+                f"nothing trains the canonicalizer at {alone[0]}, which --method.config.detached names: only the one "
+                f"at {INPUT} is supervised, and --method.supervision is {self.supervision}"
             )
-        self.config()
+        sites = [str(site) for site in self.config.sites]
+        if (self.supervision or self.prior) and INPUT not in sites:
+            raise ConfigError(
+                f"--method.supervision and --method.prior need a canonicalizer at {INPUT}, but the sites are "
+                f"{', '.join(sites)}; add {INPUT} to --method.config.sites, or set both to 0"
+            )
 
     def check_answers(self, *, dense: bool) -> None:
-        if dense or INPUT in self.sites:  # features alone may be scaled back in a classifier
-            check_mode(self.mode, dense=dense)
+        if dense or INPUT in map(str, self.config.sites):  # a classifier may scale inner features back
+            check_mode(self.config.mode, dense=dense)
 
     def build(self, backbone: nn.Module) -> AdaptedModel:
-        return adapt(backbone, self.config())
+        return adapt(backbone, self.config)
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
@@ -128,9 +94,9 @@ class DEC(Method):
 
 
 def supervision_error(found: Map, found_scaled: Map, u: Map) -> Tensor:
-    """How far h(S(I; g)) is from g∘h(I), relative to how far g is from the identity, with g = u⁻¹.
+    """Return the distance of h(S(I; g)) from g∘h(I), relative to that of g from the identity, with g = u⁻¹.
 
-    Both sides are taken through u, so nothing is inverted: ‖u∘h(S(I; g)) − h(I)‖² / ‖u − id‖², means over the batch
+    Both maps are composed with u, so that nothing is inverted: ‖u∘h(S(I; g)) − h(I)‖² / ‖u − id‖², means over the batch
     and a lattice of points. The identity for every image scores 1, a canonicalizer 0.
 
     >>> u = localscale.random_map(4, generator=torch.Generator().manual_seed(0))
@@ -145,12 +111,12 @@ def supervision_error(found: Map, found_scaled: Map, u: Map) -> Tensor:
 
 
 def map_prior(m: Map) -> Tensor:
-    """‖mean map − identity‖² over a lattice of points, in units of a percent of the image side."""
+    """Return ‖mean map − identity‖² on a lattice of points, in percent of the image side."""
     return (100 * m.displacement_field(POINTS, POINTS).mean(dim=0)).square().sum(-1).mean()
 
 
 def site_scalars(report: dict[str, SiteReport]) -> dict[str, Tensor]:
-    """Residual, steps and displacement from the identity at every site, means over the batch."""
+    """Return residual, steps and displacement from the identity at every site, means over the batch."""
     scalars = {}
     with torch.no_grad():
         for path, site in report.items():

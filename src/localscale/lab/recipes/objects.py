@@ -31,10 +31,11 @@ STRENGTH = 1.0  # of every scaling
 
 
 def _direct(sites: tuple[str, ...]) -> DEC:
-    return replace(direct(sites), mode="equivariant")
+    method = direct(sites)
+    return replace(method, config=replace(method.config, mode="equivariant"))
 
 
-COMPOSE = replace(DEC_COMPOSE, method=replace(supervised(STRENGTH), mode="equivariant"), canonicalizer_rate=1e-3)
+COMPOSE = replace(DEC_COMPOSE, method=supervised(STRENGTH, mode="equivariant"), canonicalizer_rate=1e-3)
 
 OBJECTS = Protocol(
     data=ObjectsData(),

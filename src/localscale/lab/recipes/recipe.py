@@ -100,6 +100,8 @@ def from_dict(values: dict[str, Any]) -> Recipe:
 
 
 def _write(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return {"kind": type(value).__name__, **value.to_dict()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: _write(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"kind": type(value).__name__, **fields}
@@ -114,6 +116,8 @@ def _read(values: Any, annotation: type[Any], what: str) -> Any:
         found = values.get("kind") if isinstance(values, dict) else type(values).__name__
         raise ConfigError(f"{what} is of kind {found!r}: {near_misses(str(found), known)}")
     kind = known[values["kind"]]
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict({name: value for name, value in values.items() if name != "kind"})
     types = typing.get_type_hints(kind)
     read = {}
     for name, value in values.items():

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from localscale.canonicalizer.site import INPUT
+from localscale.canonicalizer import INPUT, Compose, DECConfig, Descent
+from localscale.equilibrium import Picard, Unrolled
 from localscale.lab.methods import DEC, Canon, FineTune, InvL, Method, RandomScaling
+from localscale.lab.methods.dec import NETWORK, TRAINING
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks import TaskData
@@ -16,6 +18,7 @@ from localscale.lab.tasks import TaskData
 __all__ = ["Budget", "BudgetName", "Protocol", "Row", "direct", "supervised"]
 
 BudgetName = Literal["first", "more", "both"]
+SOLVER = Picard(max_steps=4, **TRAINING)
 
 
 @dataclass(frozen=True)
@@ -79,32 +82,30 @@ class Protocol:
 
 def direct(sites: tuple[str, ...]) -> DEC:
     """Return the paper's DEC: the direct update at the image and at the backbone's first site, trained by the task."""
-    return DEC(sites=(INPUT, sites[0]), knots=(6, 4), solver="picard", solver_steps=4)
+    return DEC(DECConfig(sites=(INPUT, sites[0]), knots=(6, 4), network=NETWORK, solver=SOLVER))
 
 
 def optim(sites: tuple[str, ...]) -> DEC:
-    """Return Optim: the sites and steps of ``direct``, each step a gradient step of a learned energy, unrolled."""
-    return dataclasses.replace(direct(sites), update="descent", gradient="unrolled")
+    """Return Optim: the sites and steps of ``direct``, each step a gradient step on a learned energy, unrolled."""
+    return DEC(dataclasses.replace(direct(sites).config, update=Descent(), gradient=Unrolled()))
 
 
-def supervised(strength: float) -> DEC:
+def supervised(strength: float, mode: str = "invariant") -> DEC:
     """Return DEC with the compose update and equivariance supervision against scalings of ``strength``.
 
     Four layers let a canonicalizer see a whole digit. Ten knots let a map enlarge one part and leave its neighbours.
     """
-    return DEC(
+    config = DECConfig(
         sites=(INPUT,),
-        knots=(10,),
-        update="compose",
-        channels=(32, 64, 128, 128),
-        solver="picard",
-        solver_steps=4,
-        gradient="unrolled",
-        supervision=1.0,
-        detached=True,
-        prior=0.01,
-        supervised_scaling=RandomScaling(strength=strength, knots=10),
+        knots=10,
+        update=Compose(),
+        mode=mode,
+        network=dataclasses.replace(NETWORK, channels=(32, 64, 128, 128)),
+        solver=SOLVER,
+        gradient=Unrolled(),
+        detached=(INPUT,),
     )
+    return DEC(config, supervision=1.0, prior=0.01, supervised_scaling=RandomScaling(strength=strength, knots=10))
 
 
 # Rows that several tasks have. A task replaces the fields in which its own rows differ.

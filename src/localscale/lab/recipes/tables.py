@@ -111,11 +111,10 @@ SMALL_BUDGETS: dict[BudgetName, Budget] = {
 }
 HALF_AUGMENTED = {"augmentation": {"probability": 0.5}}
 SITES = ("input", "blocks.0", "blocks.4", "blocks.8")
-CHANNELS = (32, 64, 128)
 
 
 def _ablation(key: str, label: str, changes: Changes) -> Line:
-    return Line("dec_compose", key, label, changes={"method": changes})
+    return Line("dec_compose", key, label, changes={"method": {"config": changes}})
 
 
 TABLES: dict[str, Table] = {
@@ -155,11 +154,10 @@ TABLES: dict[str, Table] = {
             Line("aug"),
             Line("dec_compose", label="1 site, 4 layers, 10 knots"),
             *(_ablation(f"sites{n}", f"{n} sites", {"sites": SITES[:n]}) for n in (2, 3, 4)),
-            *(
-                _ablation(f"layers{n}", f"{n} layer{'s' * (n > 1)}", {"channels": (*CHANNELS[: n - 1], 128)})
-                for n in (1, 2, 3)
-            ),
-            *(_ablation(f"knots{n}", f"{n} knots", {"knots": (n,)}) for n in (4, 6, 8)),
+            _ablation("layers1", "1 layer", {"network": {"channels": (128,)}}),
+            _ablation("layers2", "2 layers", {"network": {"channels": (32, 128)}}),
+            _ablation("layers3", "3 layers", {"network": {"channels": (32, 64, 128)}}),
+            *(_ablation(f"knots{n}", f"{n} knots", {"knots": n}) for n in (4, 6, 8)),
         ),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,
@@ -176,7 +174,7 @@ TABLES: dict[str, Table] = {
                 "dec_joint",
                 "at28",
                 "DEC direct, joint, a copy of 28 × 28",
-                changes={"method": {"resolution": None}},
+                changes={"method": {"config": {"network": {"resolution": None}}}},
             ),
         ),
         runs="mnist-resolution",

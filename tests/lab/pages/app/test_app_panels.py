@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from dec_configs import dec_config
 from PIL import Image
 from tiny_pairs import write_run
 
@@ -119,7 +120,10 @@ def test_a_site_shows_its_map_residual_steps_and_convergence(pair: Pair, view: V
 @pytest.mark.parametrize("mode", ["invariant", "equivariant"])
 def test_each_site_shows_the_image_as_the_sites_before_it_left_it(mode: str, tmp_path: Path):
     sites = ("input", "blocks.1") if mode == "invariant" else ("blocks.1", "blocks.3")
-    run = write_run(tmp_path / "run", DEC(sites=sites, knots=(4,), channels=(8,), resolution=16, mode=mode))
+    run = write_run(
+        tmp_path / "run",
+        DEC(dec_config(sites=sites, knots=4, channels=(8,), resolution=16, mode=mode, fixed_steps=True)),
+    )
     pair = open_pair(str(run))
     scaled = scale_part(pair, view_example(pair, read_examples()[0]), 1.0)
     first, second = scaled.predictions.sites.values()
