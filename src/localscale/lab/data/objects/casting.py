@@ -68,7 +68,7 @@ class Hits:
     weights: np.ndarray
 
     def select(self, which: np.ndarray | slice) -> Hits:
-        """Return some of the hits."""
+        """Return the hits at these indices."""
         return Hits(self.ray[which], self.distance[which], self.face[which], self.weights[which])
 
 

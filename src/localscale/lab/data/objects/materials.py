@@ -32,19 +32,16 @@ def read_materials(
     materials, coordinates, colours, notes = [], [], [], []
     for part in parts:
         count = len(part.vertices)
-        uv, missing = _coordinates(part), None
+        uv, image = _coordinates(part), _image_of(part)
         texture = _texture_of(part, uv, name)
         vertex_colours = np.ones((count, 3), dtype=np.float32)
         if texture is not None:
             colour = _base_colour(part) or (1.0, 1.0, 1.0)
         else:
-            missing = "no UVs and no texture" if uv is None and _image_of(part) is None else "no texture"
-            missing = "no UVs for its texture" if uv is None and _image_of(part) is not None else missing
+            missing = "no UVs and no texture" if uv is None else "no texture"
+            missing = missing if image is None else "no UVs for its texture"
             colour, stand_in = _base_colour(part) or GREY, "base colour" if _base_colour(part) else "mid-grey"
-            if getattr(part.visual, "kind", None) in (
-                "vertex",
-                "face",
-            ):  # trimesh converts face colours to vertex colours
+            if getattr(part.visual, "kind", None) in ("vertex", "face"):  # trimesh spreads face colours over corners
                 vertex_colours = decode_srgb(np.asarray(part.visual.vertex_colors, dtype=np.uint8)[:, :3])
                 colour, stand_in = (1.0, 1.0, 1.0), "vertex colours"
             notes.append(f"{missing}; {stand_in} used")

@@ -91,7 +91,7 @@ def directions_of(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_panoramas(names: Iterable[str]) -> dict[str, list[str]]:
-    """Split panoramas into ``"train"`` and ``"test"``, about a quarter of them, by the hashes of their names.
+    """Split panoramas by the hashes of their names: about a quarter are ``"test"``, the others ``"train"``.
 
     So a panorama that is added later does not change the split of the others, unless a split would be empty.
 

@@ -92,7 +92,7 @@ def place(
     bearing: float,
     distance: float,
 ) -> Placement | None:
-    """Place an object on the ground at ``distance`` from the camera; return None if that point is below the camera."""
+    """Place an object on the ground at ``distance`` from the camera; return None if the ground is farther away."""
     factor = size_factor(extent)
     drop = camera.height - extent[2] * factor / 2
     if distance <= abs(drop):
