@@ -73,7 +73,7 @@ class Protocol:
     augmentation: RandomScaling
     optimization: Optimization
     budgets: Mapping[BudgetName, Budget]
-    rows: Mapping[str, Row]
+    rows: dict[str, Row]
     canonicalizer_rate: float | None = None
     regularization: Regularization = field(default_factory=Regularization)
     site_prefix: str = ""
