@@ -99,9 +99,6 @@ class Visit:
         self.page.mouse.move(*end, steps=6)
         self.page.mouse.up()
 
-    def tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name).click()
-
     def upload(self, path: Path) -> None:
         self.page.locator("#upload").locator("xpath=..").locator("input[type=file]").set_input_files(path)
 

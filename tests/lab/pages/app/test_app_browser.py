@@ -45,20 +45,17 @@ def visit(browser, address: str):
     assert not visit.outside, "the page needs no network"
 
 
-def test_the_page_opens_with_an_example_shown(visit: Visit):
+def test_the_page_opens_with_an_example_and_a_click_chooses_another(visit: Visit):
     assert "87.5 % right, InvE 0.100" in visit.text("#about p")
-    assert "control" in visit.text("#answers .ls-tops")
-    assert re.search(r"Scaled ×1\.00", visit.text("#scaled figure"))
+    assert "Scaled ×1.00" in visit.text("#scaled figure")
     assert visit.page.locator("#curve polyline").count() == 2
-    assert visit.page.locator('[data-example="0"]').get_attribute("aria-pressed") == "true"
-
-
-def test_a_click_chooses_an_example(visit: Visit):
     before, curve = visit.text("#answers .ls-tops"), visit.text("#curve figcaption")
     visit.page.locator('[data-example="1"]').click()
     visit.changed("#answers .ls-tops", before)
     visit.changed("#curve figcaption", curve)
     assert visit.page.locator('[data-example="1"]').get_attribute("aria-pressed") == "true"
+    visit.page.get_by_role("tab", name="Learned warps").click()
+    assert "input: the warp found for the image" in visit.text("#sites .ls-sites")
 
 
 def test_the_slider_changes_picture_and_answers(visit: Visit):
@@ -98,7 +95,7 @@ def test_a_drag_and_a_brush_mark_a_box(visit: Visit):
 
 
 def test_knots_are_dragged_and_the_inverse_is_exact(visit: Visit):
-    visit.tab("Drag knots")
+    visit.page.get_by_role("tab", name="Drag knots").click()
     before = visit.text("#back .ls-facts")
     knot = '#drag [data-row="1"][data-column="1"]'
     visit.drag(visit.at(knot, 0.5, 0.5), visit.at("#drag .ls-frame", 0.45, 0.42))
@@ -115,14 +112,6 @@ def test_knots_are_dragged_and_the_inverse_is_exact(visit: Visit):
     before = visit.changed("#back .ls-facts", before)
     visit.page.get_by_role("button", name="Reset", exact=True).click()
     assert "1.00 to 1.00" in visit.changed("#back .ls-facts", before)
-
-
-def test_each_site_shows_its_warp_residual_and_steps(visit: Visit):
-    visit.tab("Learned warps")
-    shown = visit.text("#sites .ls-sites")
-    assert "input: the warp found for the image" in shown
-    assert re.search(r"residual.*\s\d\.\de[-+]\d\d\s+solver steps\s+3\s+converged\s+(yes|no)", shown)
-    assert visit.page.locator("#sites .ls-grid path").count() == 44
 
 
 def test_a_refused_file_shows_a_notice_and_the_page_stays_usable(visit: Visit, tmp_path: Path):

@@ -18,11 +18,6 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return shown
 
 
-def test_a_handler_without_error_shows_no_notice(shown: list[str]):
-    assert notices.errors_as_notices(lambda a, b: a + b)(1, 2) == 3
-    assert not shown
-
-
 def test_an_expected_error_is_shown_as_escaped_text(shown: list[str], caplog: pytest.LogCaptureFixture):
     @notices.errors_as_notices
     def refuse(name: str) -> None:

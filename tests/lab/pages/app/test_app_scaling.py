@@ -65,16 +65,12 @@ def test_the_slope_outside_the_box_stays_between_a_tenth_and_ten(box: Box, facto
             assert room < 1e-4 or 0.1 - 1e-3 <= slope <= 10 + 1e-2
 
 
-def test_a_small_box_takes_every_factor_of_the_slider():
-    box = Box(0.3, 0.3, 0.6, 0.6)
-    assert (fit_factor(box, SMALLEST), fit_factor(box, LARGEST)) == (SMALLEST, LARGEST)
-    assert factors_to_try(box, 15)[7] == 1.0
-
-
-def test_a_wide_box_takes_a_smaller_factor():
-    box = Box(0.1, 0.1, 0.9, 0.5)
-    assert fit_factor(box, LARGEST) == pytest.approx((1 - 0.1 * 0.2) / 0.8)
-    assert factors_to_try(box, 5)[-1] == pytest.approx(fit_factor(box, LARGEST), abs=1e-5)
+def test_a_small_box_takes_every_factor_of_the_slider_and_a_wide_box_does_not():
+    small, wide = Box(0.3, 0.3, 0.6, 0.6), Box(0.1, 0.1, 0.9, 0.5)
+    assert (fit_factor(small, SMALLEST), fit_factor(small, LARGEST)) == (SMALLEST, LARGEST)
+    assert factors_to_try(small, 15)[7] == 1.0
+    assert fit_factor(wide, LARGEST) == pytest.approx((1 - 0.1 * 0.2) / 0.8)
+    assert factors_to_try(wide, 5)[-1] == pytest.approx(fit_factor(wide, LARGEST), abs=1e-5)
 
 
 @pytest.mark.parametrize("box", [Box(0, 0.2, 1, 0.4), Box(0.2, 0, 0.4, 1), Box(0, 0, 1, 1)])
