@@ -9,6 +9,7 @@ from localscale.lab.methods.dec import DEC
 from localscale.lab.methods.equivariance import AugL
 from localscale.lab.methods.invariance import InvL
 from localscale.lab.methods.method import FineTune, Method, TrainingStep
+from localscale.lab.methods.sizes import SizeEquilibrium
 
 __all__ = [
     "DEC",
@@ -20,7 +21,15 @@ __all__ = [
     "InvL",
     "Method",
     "RandomScaling",
+    "SizeEquilibrium",
     "TrainingStep",
 ]
 
-METHODS: dict[str, type[Method]] = {"FineTune": FineTune, "Canon": Canon, "InvL": InvL, "AugL": AugL, "DEC": DEC}
+METHODS: dict[str, type[Method]] = {
+    "FineTune": FineTune,
+    "Canon": Canon,
+    "InvL": InvL,
+    "AugL": AugL,
+    "DEC": DEC,
+    "SizeEquilibrium": SizeEquilibrium,
+}

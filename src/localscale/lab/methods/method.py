@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ class Method:
     def build(self, backbone: nn.Module) -> nn.Module:
         """Return the model to train: ``backbone``, or a module around it that starts with the same answers."""
         return backbone
+
+    def prepare(self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool) -> None:
+        """Prepare ``model`` for the first training step, on normalised images without labels; by default do nothing."""
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws

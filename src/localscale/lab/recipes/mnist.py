@@ -20,6 +20,7 @@ from localscale.lab.recipes.rows import (
     DEC_DIRECT,
     INVL,
     OPTIM,
+    SIZES,
     Budget,
     Protocol,
     joint,
@@ -50,5 +51,6 @@ MNIST = Protocol(
         "dec_joint": joint(DEC_DIRECT),
         "dec_compose": COMPOSE,
         "dec_compose_joint": joint(COMPOSE),
+        "sizes": SIZES,
     },
 )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from localscale.canonicalizer import INPUT, Compose, DECConfig, Descent
 from localscale.equilibrium import Picard, Unrolled
-from localscale.lab.methods import DEC, Canon, FineTune, InvL, Method, RandomScaling
+from localscale.lab.methods import DEC, Canon, FineTune, InvL, Method, RandomScaling, SizeEquilibrium
 from localscale.lab.methods.dec import NETWORK, TRAINING
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
@@ -108,6 +108,12 @@ def supervised(strength: float, mode: str = "invariant") -> DEC:
     return DEC(config, supervision=1.0, prior=0.01, supervised_scaling=RandomScaling(strength=strength, knots=10))
 
 
+SIZES = Row(
+    "Size equilibrium, held still",
+    "Learn sizes without labels, then train the backbone on canonical forms.",
+    SizeEquilibrium(),
+    budget="both",
+)
 # Rows that several tasks have. A task replaces the fields in which its own rows differ.
 BASE = Row("Base", "Fine-tune the backbone on the images as they are.", augmented=False)
 AUG = Row("Aug", "Fine-tune with random monotone scaling of the training images.")

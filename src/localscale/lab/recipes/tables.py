@@ -136,6 +136,16 @@ TABLES: dict[str, Table] = {
         changes=SMALL,
         paper="mnist",
     ),
+    "mnist-sizes": Table(
+        "The size equilibrium on MNIST, DeiT-Tiny",
+        "mnist",
+        ("deit_tiny",),
+        _lines("aug_long", "sizes"),
+        runs="mnist-small",
+        budgets=SMALL_BUDGETS,
+        changes=SMALL,
+        paper="mnist",
+    ),
     "mnist-cnn": Table(
         "Local scale invariance on MNIST, EfficientNet-Lite0",
         "mnist",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,19 @@ class Position:
     step: int = 0
     skipped: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Unlabelled:
+    """The normalised training images of one epoch, in batches."""
+
+    loop: Loop
+    batches: Batches
+
+    def __iter__(self) -> Iterator[Tensor]:
+        task, steps = self.loop.task, self.batches.steps(0, self.batches.per_epoch)
+        for indices, loaded in task.load(steps, self.loop.recipe.seed):
+            yield task.normalise(task.images(indices, loaded, self.loop.device)[0])
 
 
 class Loop:
@@ -108,6 +121,10 @@ class Loop:
     def total_steps(self) -> int:
         """Number of steps of the whole run."""
         return self.recipe.optimization.epochs * self.batches.per_epoch
+
+    def unlabelled(self, size: int = 256) -> Iterable[Tensor]:
+        """Return the normalised training images in batches of ``size``; they can be iterated over again and again."""
+        return _Unlabelled(self, Batches(self.task.train_count, min(size, self.task.train_count), self.recipe.seed))
 
     def restore(self, position: Position) -> None:
         """Continue from ``position``, after the weights and the optimizer's state have been loaded."""

@@ -98,6 +98,8 @@ def _train(
     if run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
         loop.restore(Position(**state["position"]))
+    else:
+        recipe.method.prepare(loop.model, loop.unlabelled(), progress=progress)
     epochs = Log(run.log)
     epochs.cut(loop.position.step // loop.batches.per_epoch)
     saved = time.monotonic()
