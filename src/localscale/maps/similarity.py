@@ -66,8 +66,13 @@ def map_from_scales(
     _check(scale, weight, background, shear)
     seen = torch.isfinite(scale) & (scale > 0) & torch.isfinite(weight) & (weight > 0)
     scale, weight = torch.where(seen, scale, 1), torch.where(seen, weight, 0)
-    along_x = _solve_axis(scale, weight, rows, columns, background, shear)
-    along_y = _solve_axis(scale.transpose(1, 2), weight.transpose(1, 2), columns, rows, background, shear)
+    turned = scale.transpose(1, 2), weight.transpose(1, 2)
+    if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
+        both = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
+        along_x, along_y = _solve_axis(*both, rows, columns, background, shear).chunk(2)
+    else:
+        along_x = _solve_axis(scale, weight, rows, columns, background, shear)
+        along_y = _solve_axis(*turned, columns, rows, background, shear)
     return GridMap(torch.stack((along_x, along_y.transpose(1, 2)), dim=1)).guarded(guard)
 
 
