@@ -90,11 +90,6 @@ def test_scores_have_the_requested_size(size: tuple[int, int], classes: int):
     assert plain.shape == pyramid.shape == (2, classes, *size)
 
 
-def test_levels_need_not_double_exactly():
-    odd = features(PYRAMID[0], [(17, 25), (9, 13), (4, 6), (2, 3)])
-    assert head(PYRAMID)(odd, (67, 99)).shape == (2, 3, 67, 99)
-
-
 def test_scores_depend_on_every_level():
     made, given = head(PYRAMID).eval(), pyramid_features()
     with torch.no_grad():

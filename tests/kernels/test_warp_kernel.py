@@ -97,17 +97,6 @@ def test_gradients_match_plain_pytorch(name: str, options: tuple[str, int]):
         assert (ours - expected).abs().max() < 1e-9 * (1 + expected.abs().max())
 
 
-@pytest.mark.slow
-def test_gradcheck():
-    x, raw = (
-        features("features", torch.float64)[:1, :2, :3, :3].contiguous().requires_grad_(),
-        raw_parameters("grid", 1),
-    )
-    assert torch.autograd.gradcheck(
-        lambda x, *raw: fused(x, ls.map_from_logits(*raw), "NCHW"), (x, *raw), nondet_tol=1e-10, fast_mode=True
-    )
-
-
 @pytest.mark.parametrize("wanted", ["features", "map"])
 def test_only_needed_gradients_are_computed(wanted: str):
     x, m = features("tokens").requires_grad_(wanted == "features"), some_map("grid")

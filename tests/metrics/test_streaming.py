@@ -12,7 +12,6 @@ import torch
 from metric_processes import batches, in_two_processes
 from torch import Tensor
 
-from localscale import metrics
 from localscale.errors import ConfigError, ShapeError
 from localscale.metrics import (
     VARIANTS,
@@ -71,15 +70,6 @@ def test_top1_counts_images_and_not_classes():
     metric = top1(2)
     metric.update(torch.tensor([[2.0, 1.0]] * 4), torch.tensor([0, 0, 0, 1]))
     assert metric.compute().item() == 0.75
-
-
-@pytest.mark.parametrize(("variant", "expected"), [("squared", 25.0), ("l2", 5.0), ("relative", 1.25)])
-def test_invariance_error_by_hand(variant: str, expected: float):
-    """3-4-5: every distance is 5, from references of norm 10 and 2.5, which have one variant and one each."""
-    metric = InvarianceError(variant)
-    metric.update(torch.tensor([[6.0, 8.0]]), torch.tensor([[[9.0, 12.0]]]))
-    metric.update(torch.tensor([[1.5, 2.0]]), torch.tensor([[[4.5, 6.0]]]))
-    assert metric.compute().item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_every_pair_of_image_and_variant_has_equal_weight():
@@ -198,16 +188,6 @@ def test_scales_are_given_once_each(scales: tuple[float, ...]):
 
 
 @pytest.mark.parametrize(
-    ("reference", "variants"),
-    [((2, 3), (2, 3)), ((2, 3), (3, 4, 3)), ((2, 3), (2, 0, 3)), ((2, 3), (2,))],
-)
-def test_invariance_error_names_the_shapes(reference: tuple[int, ...], variants: tuple[int, ...]):
-    metric = InvarianceError()
-    with pytest.raises(ShapeError, match=re.escape(f"reference has shape {reference} and variants {variants}")):
-        metric.update(torch.zeros(reference), torch.zeros(variants))
-
-
-@pytest.mark.parametrize(
     ("logits", "labels", "scales"),
     [((4,), (4,), (4,)), ((4, 3), (4, 1), (4,)), ((4, 3), (5,), ()), ((4, 3), (4,), (3,)), ((4, 3), (4,), (4, 1))],
 )
@@ -225,9 +205,3 @@ def test_torchmetrics_is_imported_only_when_used():
     code = "import sys, localscale; print('torchmetrics' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_every_public_name_exists_and_others_do_not():
-    assert all(hasattr(metrics, name) for name in metrics.__all__)
-    with pytest.raises(AttributeError, match=r"^module 'localscale.metrics' has no attribute 'top5'$"):
-        _ = metrics.top5

@@ -82,33 +82,11 @@ def test_mean_iou_of_a_single_class_and_of_ignored_pixels_alone():
     assert math.isnan(nothing.compute())
 
 
-@pytest.mark.parametrize(("variant", "expected"), [("squared", 0.25 / 4), ("l2", 0.5 / 4), ("relative", 0.5 / 4)])
-def test_equivariance_error_by_hand(variant: str, expected: float):
-    """One pixel of four off by (0.3, −0.4) from a vector of norm one, in one image of three."""
-    answer = torch.tensor([0.6, 0.8]).view(1, 2, 1, 1).repeat(3, 1, 2, 2)
-    moved = answer.clone()
-    moved[0, :, 1, 0] += torch.tensor([0.3, -0.4])
-    metric = EquivarianceError(variant)
-    metric.update(answer[:1], moved[:1], identity_map())
-    metric.update(answer[1:], moved[1:], identity_map())
-    assert metric.compute().item() == pytest.approx(expected / 3, rel=1e-6)
-
-
 def test_images_of_all_sizes_have_equal_weight():
     metric = EquivarianceError()
     metric.update(torch.zeros(1, 2, 2, 2), torch.ones(1, 2, 2, 2), identity_map())
     metric.update(torch.zeros(1, 2, 8, 8), torch.zeros(1, 2, 8, 8), identity_map())
     assert metric.compute() == 1.0
-
-
-def test_the_floor_by_hand():
-    """At position 8/3 of labels 0 0 0 1 1, bilinear is (1/3, 2/3) and nearest says 1; the other image is all 1."""
-    m = map_from_logits(torch.tensor([[1.0, 3.0]]).log(), torch.zeros(1, 1), family="separable")
-    metric = EquivarianceFloor(2)
-    metric.update(rows([0, 0, 0, 1, 1]), m)
-    metric.update(rows([1, 1, 1, 1, 1]), m)
-    assert metric.compute().item() == pytest.approx(2 / 9 / 5 / 2, rel=1e-4)
-    assert metric.compute().dtype == torch.float64
 
 
 def test_group_consistency_by_hand():
@@ -269,14 +247,6 @@ def test_no_host_synchronisation_except_in_mean_iou():
             overlap.update(labels, labels)
 
 
-def test_reset_forgets():
-    metric = GroupConsistency(1)
-    metric.update(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]))
-    metric.reset()
-    metric.update(torch.tensor([0.4, 0.6]), torch.tensor([0, 0]))
-    assert metric.compute().item() == pytest.approx(0.1)
-
-
 # Before data, and wrong inputs.
 
 
@@ -295,18 +265,6 @@ def test_empty_batches_change_nothing():
         assert math.isnan(metric.compute())
     error.update(torch.zeros(1, 2, 4, 4), torch.ones(1, 2, 4, 4), identity_map())
     assert error.compute() == 2.0
-
-
-def test_no_group_of_two_is_nan():
-    metric = GroupConsistency(3)
-    metric.update(torch.tensor([0.5, 0.6, math.nan]), torch.tensor([0, 2, 2]))
-    assert math.isnan(metric.compute())
-
-
-def test_unknown_variants_name_the_near_miss():
-    for build in (EquivarianceError, lambda variant: EquivarianceFloor(2, variant)):
-        with pytest.raises(ConfigError, match=r"^no variant 'square': did you mean squared\?$"):
-            build("square")
 
 
 def test_there_is_at_least_one_class_and_one_group():

@@ -105,8 +105,8 @@ def mix(
         slots = sample * HISTORY * size + index[:, None] * size + d[None, :]
         newest = (index == slot)[:, None]
         past = tl.where(newest, tl.where(finite, z, 0.0)[None, :], tl.load(points + slots, mask=inside, other=0.0))
-        residuals = tl.load(errors + slots, mask=inside, other=0.0)
-        residuals = tl.where(newest, tl.where(finite, error, 0.0)[None, :], residuals)
+        latest = tl.where(finite, error, 0.0)[None, :]
+        residuals = tl.where(newest, latest, tl.load(errors + slots, mask=inside, other=0.0))
         tl.store(points + slots, past, mask=inside & newest)
         tl.store(errors + slots, residuals, mask=inside & newest)
         if unfinished & (step > 0) & (step < last):  # the first step has no history, the last no next point

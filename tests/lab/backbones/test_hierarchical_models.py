@@ -130,15 +130,6 @@ def test_another_model_of_the_same_name_warns(monkeypatch: pytest.MonkeyPatch):
 # torch
 
 
-@pytest.mark.parametrize(("name", "size"), [(HRVIT, (16, 16)), (HRVIT, (80, 32)), (RESFORMER, (16, 16))])
-def test_images_of_many_sizes(name: str, size: tuple[int, int]):
-    with torch.no_grad():
-        answers = tiny(name).eval()(images(*size))
-    assert answers.shape == (2, 5)
-    assert answers.isfinite().all()
-    assert (answers[0] - answers[1]).abs().max() > 1e-4
-
-
 @EACH
 def test_gradients_reach_every_parameter(name: str):
     model = tiny(name, drop_path_rate=0.1).train()
@@ -174,16 +165,6 @@ def test_half_precision_is_close(name: str):
             found = model(images())
     assert found.dtype == torch.bfloat16
     assert (found - expected).abs().max() < 0.1 * expected.abs().max()
-
-
-@EACH
-def test_weights_can_be_saved_and_loaded(name: str, tmp_path: Path):
-    model, other = tiny(name).eval(), shaken(tiny(name)).eval()
-    save_file(model.state_dict(), tmp_path / "weights.safetensors")
-    with torch.no_grad():
-        assert not torch.equal(model(images()), other(images()))
-        other.load_state_dict(load_file(tmp_path / "weights.safetensors"))
-        assert torch.equal(model(images()), other(images()))
 
 
 # adapt
