@@ -12,12 +12,13 @@ from tiny_pairs import write_run
 from localscale.lab.data.boxes import Box
 from localscale.lab.methods import DEC
 from localscale.lab.pages.app import panels
-from localscale.lab.pages.app.drawing import data_url, grid, strip
+from localscale.lab.pages.app.drawing import grid, strip
 from localscale.lab.pages.app.examples import FOLDER, Example, read_examples
 from localscale.lab.pages.app.knots import even_knots, move_knot
 from localscale.lab.pages.app.models import Pair, open_pair
 from localscale.lab.pages.app.scaling import box_between, box_maps
 from localscale.lab.pages.app.views import MIDDLE, View, likeliest, mark_part, predict, scale_part, view_example
+from localscale.lab.pages.html import data_url
 from localscale.maps import identity_map
 from localscale.warp import scale, unscale
 

@@ -11,9 +11,9 @@ from tiny_reports import Page, tiny_imagenet, tiny_objects, tiny_recipes
 
 from localscale.cli import main
 from localscale.errors import CheckpointError, ConfigError, DataError, OutputError
+from localscale.lab.pages.html import Html, element, table
 from localscale.lab.pages.report import render_report, write_report
 from localscale.lab.pages.report.gallery import examples_section
-from localscale.lab.pages.report.html import Html, element, table
 from localscale.lab.pages.report.plots import draw_histogram, draw_panels
 from localscale.lab.pages.report.solver import solver_section
 from localscale.lab.runs import read_run

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 
-import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from localscale.lab.data.boxes import Box
-from localscale.lab.data.images import encode_image
-from localscale.lab.pages.report.html import Html, element, join
+from localscale.lab.pages.html import Html, data_url, element, join
 from localscale.lab.pictures.grids import svg_paths, warp_grid
 from localscale.maps.base import Map
 
-__all__ = ["data_url", "frame", "grid", "handles", "outline", "panel", "strip"]
+__all__ = ["frame", "grid", "handles", "outline", "panel", "strip"]
 
-QUALITY = 92
 POINTS = 49  # on each line of a grid
 THUMBNAIL = 96  # pixels
-
-
-def data_url(image: Tensor | Image.Image) -> str:
-    """Encode an image as a data URL; a tensor is ``(3, H, W)`` in [0,1]."""
-    if isinstance(image, Tensor):
-        pixels = (255 * image.detach().clamp(0, 1) + 0.5).to(torch.uint8).movedim(0, -1).contiguous()
-        image = Image.fromarray(pixels.numpy())
-    return f"data:image/jpeg;base64,{base64.b64encode(encode_image(image, 'jpg', quality=QUALITY)).decode()}"
 
 
 def frame(image: Tensor, description: str, *layers: Html, kind: str = "", **attributes: str) -> Html:
@@ -83,7 +71,7 @@ def strip(pictures: Sequence[tuple[str, Image.Image]], chosen: int | None) -> Ht
     buttons = [
         element(
             "button",
-            element("img", src=data_url(ImageOps.contain(image, (THUMBNAIL, THUMBNAIL))), alt=""),
+            element("img", src=data_url(image, largest=THUMBNAIL), alt=""),
             element("span", name),
             class_="ls-example",
             type="button",

@@ -21,7 +21,7 @@ from localscale.lab.pages.app.notices import errors_as_notices
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
 from localscale.lab.pages.app.uploads import Limits, read_upload
 from localscale.lab.pages.app.views import MIDDLE, View, mark_part, scale_part, view_example
-from localscale.lab.pages.report.html import Html, element
+from localscale.lab.pages.html import Html, element
 
 __all__ = ["make_page"]
 

@@ -14,7 +14,7 @@ from localscale.lab.pages.app.knots import Knots, inverse_error
 from localscale.lab.pages.app.models import Pair
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST
 from localscale.lab.pages.app.views import ScaledView, View, likeliest
-from localscale.lab.pages.report.html import Html, element, join
+from localscale.lab.pages.html import Html, element, join
 from localscale.maps import Map, identity_map
 from localscale.warp import scale, unscale
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from localscale.canonicalizer import INPUT
-from localscale.lab.pages.report.html import Html, element, section
+from localscale.lab.pages.html import Html, element, section
 from localscale.lab.pages.report.pictures import picture
 from localscale.lab.pictures.grids import warp_grid
 from localscale.lab.pictures.masks import coloured

@@ -11,8 +11,8 @@ from localscale.adaptation import AdaptedModel
 from localscale.errors import CheckpointError, ConfigError, DataError, MissingExtraError
 from localscale.extras import require
 from localscale.files import write_whole
+from localscale.lab.pages.html import Html, element, join, section
 from localscale.lab.pages.report.gallery import examples_section, warps_section
-from localscale.lab.pages.report.html import Html, element, join, section
 from localscale.lab.pages.report.scores import per_scale_section, scores_section
 from localscale.lab.pages.report.settings import curves_section, settings_section
 from localscale.lab.pages.report.solver import solver_section

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from localscale.lab.pages.report.html import Html, element
+from localscale.lab.pages.html import Html, element
 from localscale.lab.pictures.files import new_figure
 from localscale.lab.pictures.palette import SERIES
 

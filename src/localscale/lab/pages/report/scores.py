@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localscale.lab.pages.report.html import Html, element, join, section, table
+from localscale.lab.pages.html import Html, element, join, section, table
 from localscale.lab.pages.report.plots import draw_scales
 from localscale.lab.pages.results.paper import CLASSIFICATION, PER_SCALE, SEGMENTATION, family_of_backbone
 from localscale.lab.pages.results.runs import PAPER_ROW

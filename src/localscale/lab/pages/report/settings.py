@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from localscale.lab.pages.report.html import Html, element, section, table
+from localscale.lab.pages.html import Html, element, section, table
 from localscale.lab.pages.report.plots import Series, draw_panels
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.runs.finished import FinishedRun

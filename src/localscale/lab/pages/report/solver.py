@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from localscale.lab.pages.report.html import Html, element, join, section, table
+from localscale.lab.pages.html import Html, element, join, section, table
 from localscale.lab.pages.report.plots import draw_histogram
 from localscale.lab.runs.answers import Health
 

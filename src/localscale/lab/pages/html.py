@@ -1,11 +1,18 @@
-"""HTML elements from values; values that are not ``Html`` are escaped."""
+"""HTML elements and data URLs, from values; values that are not ``Html`` are escaped."""
 
 from __future__ import annotations
 
+import base64
 import html
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Html", "element", "join", "section", "table"]
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from localscale.lab.data.images import encode_image
+
+__all__ = ["Html", "data_url", "element", "join", "section", "table"]
 
 VOID = ("img", "meta", "br")
 
@@ -53,3 +60,24 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Html:
 def section(anchor: str, title: str, *content: object) -> Html:
     """Return a section of the page with the link target ``anchor``."""
     return element("section", element("h2", title), *content, id=anchor)
+
+
+def data_url(
+    image: Tensor | Image.Image, *, forms: tuple[str, ...] = ("jpg",), quality: int = 92, largest: int | None = None
+) -> str:
+    """Encode an image as a data URL in the smallest of ``forms``.
+
+    Args:
+        image: a tensor is ``(1 or 3, H, W)`` in [0,1].
+        forms: ``"jpg"`` and ``"png"``; one alone is faster.
+        quality: JPEG quality.
+        largest: largest side in pixels; larger images are reduced.
+    """
+    if isinstance(image, Tensor):
+        pixels = (255 * image.detach().clamp(0, 1) + 0.5).to(torch.uint8).movedim(0, -1).squeeze(-1).cpu()
+        image = Image.fromarray(pixels.contiguous().numpy())
+    if largest is not None and max(image.size) > largest:
+        image = ImageOps.contain(image, (largest, largest), Image.Resampling.LANCZOS)
+    encoded = {form: encode_image(image, form, quality=quality) for form in forms}
+    form = min(encoded, key=lambda name: len(encoded[name]))
+    return f"data:image/{'png' if form == 'png' else 'jpeg'};base64,{base64.b64encode(encoded[form]).decode()}"
