@@ -1,8 +1,10 @@
 """The documentation builds without a broken link, its reference lists every public name, and its Python blocks run."""
 
 import importlib
+import json
 import logging
 import re
+import statistics
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -188,6 +190,19 @@ def test_links_of_a_page_lead_somewhere(page: Path):
         place = (page.parent / path).resolve() if path else page
         assert place.exists(), target
         assert not anchor or anchor in anchors(place), target
+
+
+def test_the_readmes_table_is_that_of_the_results():
+    runs = json.loads((ROOT / "results" / "mnist_tiny.json").read_text(encoding="utf-8"))["runs"]
+
+    def cell(row: str) -> str:
+        metrics = [run["metrics"] for run in runs if run["row"] == row]
+        values = [[m["accuracy"] for m in metrics], [m["invariance_error"]["squared"] for m in metrics]]
+        return " / ".join(f"{100 * statistics.mean(v):.1f} ± {100 * statistics.stdev(v):.1f}" for v in values)
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("*", "")
+    for rows in (("aug_long", "dec_joint", "dec_compose_joint"), ("aug_plus", "dec", "dec_compose")):
+        assert " | ".join(map(cell, rows)) in readme
 
 
 def test_every_python_block_is_seen():
