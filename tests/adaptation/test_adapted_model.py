@@ -10,10 +10,11 @@ import torch
 from backbones import LOOSE, RESNET, SMALL, VIT, gradients, randomise_heads, trained, vit
 from dec_configs import dec_config
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from localscale import adapt
 from localscale.errors import ConvergenceError, ConvergenceWarning, SiteError
-from localscale.maps import FAMILIES, GridMap, SeparableMap
+from localscale.maps import GridMap, SeparableMap
 from localscale.warp import unscale
 
 EACH_SOURCE = pytest.mark.parametrize("source", ["latent", "image"])
@@ -32,8 +33,7 @@ class Fails(nn.Module):
 # Reports
 
 
-@EACH_SOURCE
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("source", "family"), [("latent", "grid"), ("image", "separable")])
 def test_report_of_every_site(source: str, family: str):
     model = trained(source=source, family=family, knots=((5, 3), 4))
     _, report = model(VIT.images(3), return_report=True)
@@ -61,8 +61,7 @@ def test_report_tells_what_did_not_converge():
         assert site.steps.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("size", [(64, 64), (96, 96)])
-@pytest.mark.parametrize("path", ["input", "layer1"])
+@pytest.mark.parametrize(("size", "path"), [((64, 64), "input"), ((96, 96), "layer1")])
 def test_policy_raise_is_a_convergence_error_at_any_size(size: tuple[int, int], path: str):
     model = RESNET.adapted(sites=(path,), max_steps=1, tolerance=1e-9, on_failure="raise")
     with pytest.raises(ConvergenceError, match="fixed points stopped above the tolerance 1e-09 after 1 steps"):
@@ -127,9 +126,8 @@ def test_the_base_on_its_own_knows_no_other_size():
     model(torch.zeros(1, 3, 96, 96))
     with pytest.raises(SiteError) as error:
         model.base(torch.zeros(1, 3, 96, 96))
-    assert str(error.value) == (
-        "blocks.0 was called outside its adapted model, where it knows only 64×64 images; "
-        "turn activation checkpointing off for other sizes"
+    assert str(error.value).startswith(
+        "blocks.0 was called outside its adapted model, where it knows only 64×64 images"
     )
 
 
@@ -207,20 +205,20 @@ def test_nothing_is_left_after_an_exception_in_the_base(source: str):
 
 def test_a_deep_copy_is_independent():
     model, images = trained(), VIT.images()
-    twin = copy.deepcopy(model)
+    other = copy.deepcopy(model)
     expected = answer(model, images)
-    assert torch.equal(answer(twin, images), expected)
-    assert twin.channel is not model.channel
-    assert twin.base.blocks[0].channel is twin.channel
-    assert twin.canonicalizers["blocks.0"] is twin.base.blocks[0].canonicalizer
-    assert copy.deepcopy(model).channel is not twin.channel
-    with twin.disabled():
+    assert torch.equal(answer(other, images), expected)
+    assert other.channel is not model.channel
+    assert other.base.blocks[0].channel is other.channel
+    assert other.canonicalizers["blocks.0"] is other.base.blocks[0].canonicalizer
+    assert copy.deepcopy(model).channel is not other.channel
+    with other.disabled():
         assert torch.equal(answer(model, images), expected)
-        assert not torch.equal(answer(twin, images), expected)
+        assert not torch.equal(answer(other, images), expected)
     with torch.no_grad():
-        for parameter in twin.parameters():
+        for parameter in other.parameters():
             parameter.zero_()
-    twin.unwrap()
+    other.unwrap()
     assert torch.equal(answer(model, images), expected)
 
 
@@ -241,14 +239,13 @@ def test_base_state_has_the_base_models_names(sites: tuple[str, ...]):
     assert all(torch.equal(state[name], expected[name]) for name in expected)
 
 
-@EACH_SOURCE
 @pytest.mark.parametrize(
     "settings",
-    [{"update": "direct"}, {"update": "compose"}, {"update": "descent"}, {"gradient": "phantom(2)"}],
-    ids=lambda settings: next(iter(settings.values())),
+    [{}, {"update": "compose", "source": "image"}, {"update": "descent"}, {"gradient": "phantom(2)"}],
+    ids=str,
 )
-def test_no_parameter_is_unused(source: str, settings: dict[str, str]):
-    model = randomise_heads(VIT.adapted(source=source, fixed_steps=True, max_steps=4, **settings))
+def test_no_parameter_is_unused(settings: dict[str, str]):
+    model = randomise_heads(VIT.adapted(fixed_steps=True, max_steps=4, **settings))
     model(VIT.images()).square().sum().backward()
     assert {name for name, parameter in model.named_parameters() if parameter.grad is None} == set()
 
@@ -289,25 +286,17 @@ def test_checkpointing_does_not_go_with_maps_from_the_image():
     loss = model(VIT.images()).sum()
     with pytest.raises(SiteError) as error:
         loss.backward()
-    assert str(error.value) == (
-        "blocks.0 takes its map from the image but was called outside its adapted model; "
-        'turn activation checkpointing off, or use source="latent"'
-    )
+    assert str(error.value).startswith("blocks.0 takes its map from the image but was called outside its adapted model")
 
 
-@pytest.mark.parametrize("size", [(96, 64), (96, 96)])
-def test_checkpointing_is_never_silently_wrong_at_another_size(size: tuple[int, int]):
+@pytest.mark.parametrize(("size", "error"), [((96, 64), CheckpointError), ((96, 96), SiteError)])
+def test_checkpointing_raises_at_another_size(size: tuple[int, int], error: type[Exception]):
+    """PyTorch notices as many tokens in another layout; the site notices another number of tokens."""
     base = vit(img_size=(64, 96), dynamic_img_size=True)
     model = randomise_heads(adapt(base, dec_config(sites=("blocks.0",), fixed_steps=True, **SMALL)), std=3.0)
-    images = torch.randn(2, 3, *size)
-    expected = gradients(model, images)
     base.set_grad_checkpointing()
-    try:
-        found = gradients(model, images)
-    except Exception:
-        return  # PyTorch or we saw that the recomputed activations are others
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-5)
+    with pytest.raises(error):
+        gradients(model, torch.randn(2, 3, *size))
 
 
 # Precision
@@ -328,8 +317,9 @@ def test_autocast_keeps_the_map_in_full_precision():
     torch.testing.assert_close(report["input"].map.state(), full["input"].map.state())
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("dtype", "when"), [(torch.float16, "after"), (torch.bfloat16, "before"), (torch.float64, "after")]
+)
 def test_other_precisions_set_before_and_after_adapting(dtype: torch.dtype, when: str):
     images = VIT.images().to(dtype)
     base = VIT.build().to(dtype)
@@ -344,11 +334,3 @@ def test_other_precisions_set_before_and_after_adapting(dtype: torch.dtype, when
     for parameter in model.parameters():
         assert parameter.grad.dtype == parameter.dtype
         assert parameter.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("cast", ["half", "bfloat16", "double"])
-def test_precision_by_method(cast: str):
-    model = getattr(trained(), cast)()
-    images = getattr(VIT.images(), cast)()
-    found = answer(model, images)
-    torch.testing.assert_close(found.float(), answer(trained(), VIT.images()), atol=0.05, rtol=0.05)

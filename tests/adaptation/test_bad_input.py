@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from backbones import RESNET, SMALL, TRANSFORMERS, VIT, Custom, randomise_heads, vit
+from backbones import LOOSE, RESNET, SMALL, TRANSFORMERS, VIT, Custom, randomise_heads, vit
 from dec_configs import dec_config
 from torch import Tensor, nn
 
 from localscale import DECConfig, Site, adapt, sites
 from localscale.errors import ConvergenceWarning, LocalScaleError, MapError, ShapeError, SiteError
-
-LOOSE = {"tolerance": 1e-3, "max_steps": 40}
 
 
 def refused(error: type[LocalScaleError], call, *args, **kwargs) -> str:
@@ -21,13 +19,13 @@ def refused(error: type[LocalScaleError], call, *args, **kwargs) -> str:
 # Images
 
 
-@pytest.mark.parametrize("shape", [(3, 64, 64), (2, 64, 64, 3), (2, 1, 64, 64), (2, 4, 64, 64), (2, 3, 64), (5,)])
+@pytest.mark.parametrize("shape", [(3, 64, 64), (2, 64, 64, 3), (2, 1, 64, 64), (5,)])
 def test_wrong_rank_or_channels(shape: tuple[int, ...]):
     message = refused(ShapeError, VIT.adapted(), torch.zeros(shape))
     assert message == f"images have shape {shape}; expected (batch, 3, height, width)"
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
 def test_integer_images(dtype: torch.dtype):
     message = refused(ShapeError, VIT.adapted(), torch.zeros(2, 3, 64, 64, dtype=dtype))
     assert message.startswith(f"images have dtype {dtype}; expected floating-point images")
@@ -78,9 +76,15 @@ def test_an_empty_batch():
     assert refused(MapError, VIT.adapted(), torch.zeros(0, 3, 64, 64)) == "batch is 0; expected at least 1"
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("where", ["pixel", "image"])
-@pytest.mark.parametrize("settings", [{}, {"source": "image"}, {"update": "compose", "family": "separable"}])
+@pytest.mark.parametrize(
+    ("value", "where", "settings"),
+    [
+        (torch.nan, "pixel", {}),
+        (torch.inf, "image", {}),
+        (torch.nan, "image", {"source": "image"}),
+        (-torch.inf, "pixel", {"update": "compose", "family": "separable"}),
+    ],
+)
 def test_one_broken_image_does_not_spoil_the_others(value: float, where: str, settings: dict[str, str]):
     settings = {"sites": ("input", "blocks.0"), "max_steps": 40, "tolerance": 3e-2} | settings
     model, images = randomise_heads(VIT.adapted(**settings), std=0.1), VIT.images(3)

@@ -1,4 +1,4 @@
-"""Compiled and exported models answer as they do in eager mode."""
+"""Compiled and exported models give the outputs of eager mode."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def images(seed: int = 1) -> Tensor:
 
 
 def run(model: AdaptedModel, compiled) -> tuple[Tensor, Tensor]:
-    """The answer, and all gradients in one vector."""
+    """Return the output, and all gradients in one vector."""
     model.zero_grad()
     answer = compiled(images())
     answer.square().sum().backward()
@@ -41,7 +41,7 @@ def run(model: AdaptedModel, compiled) -> tuple[Tensor, Tensor]:
 
 
 def check_moved(model: AdaptedModel) -> None:
-    """At the identity everything agrees with everything."""
+    """Raise unless the maps differ from the identity, where every model would agree."""
     _, report = model(images(), return_report=True)
     assert min(site.map.mean_displacement().min() for site in report.values()) > 1e-5
 
@@ -61,8 +61,10 @@ def check_compiled(model: AdaptedModel, **how) -> None:
 
 
 def test_compiled_in_eval():
-    model = made("input", "blocks.0", max_steps=2, update="compose", family="separable")
+    """Inside a graph the loop cannot stop early; converged samples keep their values, so the outputs are equal."""
+    model = made("input", "blocks.0", max_steps=2, tolerance=0.1, fixed_steps=False, family="separable")
     check_moved(model)
+    assert (model(images(), return_report=True)[1]["blocks.0"].steps < 2).any()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for seed in (1, 2):
         with torch.no_grad():
@@ -81,18 +83,8 @@ def test_compiled_with_gradients():
     check_compiled(model, backend="aot_eager")
 
 
-def test_compiled_in_adaptive_mode():
-    """The loop cannot stop early inside a graph, and need not: what has converged stays."""
-    model = made("blocks.0", max_steps=4, fixed_steps=False)
-    _, report = model(images(), return_report=True)
-    assert (report["blocks.0"].steps < 4).any()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(images()), model(images()), atol=1e-5, rtol=0)
-
-
 def test_compiled_before_it_ever_ran():
-    """The first call leaves traces in the channel; the second must find its way all the same."""
+    """The first call must not leave state behind that breaks the second."""
     base, pictures = nn.Sequential(nn.Conv2d(3, 4, 1)), images()[..., :16, :16]
     model = adapt(base, dec_config(sites=("input",), max_steps=2, **TINY), input_size=(3, 16, 16))
     compiled = torch.compile(randomise_heads(model), fullgraph=True, backend="aot_eager")
@@ -113,9 +105,8 @@ def test_compiled_by_inductor():
 # Exporting
 
 
-@pytest.mark.parametrize("settings", [{}, {"fixed_steps": False, "source": "image", "tolerance": 1e-2}])
-def test_exported(settings: dict):
-    model = made("blocks.0", max_steps=2, **settings)
+def test_exported():
+    model = made("blocks.0", max_steps=2, fixed_steps=False, source="image", tolerance=1e-2)
     check_moved(model)
     program = torch.export.export(model, (images(),)).module()
     with torch.no_grad():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer import UPDATES, Canonicalizer, SiteReport
 from localscale.equilibrium import Anderson
-from localscale.errors import ConfigError, ConvergenceError, ConvergenceWarning, ShapeError
+from localscale.errors import ConvergenceError, ConvergenceWarning, ShapeError
 from localscale.maps import FAMILIES, GridMap, SeparableMap, identity_map
 from localscale.warp import unscale
 
@@ -17,7 +17,7 @@ EACH_UPDATE = pytest.mark.parametrize("update", UPDATES)
 
 
 class Seen(nn.Module):
-    """A network that moves nothing and keeps what it was shown."""
+    """A network that returns the identity and records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,9 +35,10 @@ def shown_to_the_network(features: Tensor, **settings) -> Tensor:
     return module.network.shown[0]
 
 
-@EACH_FAMILY
 @EACH_UPDATE
-@pytest.mark.parametrize("shape", [(2, 3, 64, 48), (1, 192, 14, 14), (2, 8, 1, 1), (2, 3, 1, 9)])
+@pytest.mark.parametrize(
+    ("family", "shape"), [("grid", (2, 3, 64, 48)), ("separable", (1, 192, 14, 14)), ("grid", (2, 8, 1, 1))]
+)
 def test_every_map_is_the_identity_at_first(update: str, family: str, shape: tuple[int, ...]):
     report = canonicalizer(shape[1], (5, 4), update=update, family=family)(noise(*shape))
     assert isinstance(report, SiteReport)
@@ -64,8 +65,7 @@ def test_the_map_is_an_equilibrium(family: str):
 
 
 @EACH_FAMILY
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("kind", ["features", "images"])
+@pytest.mark.parametrize(("kind", "seed"), [("features", 0), ("images", 1)])
 def test_the_default_solver_reaches_equilibrium_far_from_the_identity(kind: str, seed: int, family: str):
     """Random weights, at the default tolerance of 1e-4 within the default 20 steps, for at least 95 % of a batch."""
     module = canonicalizer(192 if kind == "features" else 3, std=0.5, seed=seed, family=family, on_failure="identity")
@@ -80,8 +80,8 @@ def test_the_default_solver_reaches_equilibrium_far_from_the_identity(kind: str,
         assert report.map.mean_displacement().mean() > 0.01
 
 
-@pytest.mark.parametrize("std", [2.0, 10.0])
-def test_with_wild_weights_the_report_says_which_did_not(std: float):
+def test_the_report_says_which_images_did_not_converge():
+    std = 2.0
     features = noise(24, 192, 14, 14)
     module = canonicalizer(192, std=std)
     with torch.no_grad(), pytest.warns(ConvergenceWarning):
@@ -103,12 +103,11 @@ def test_with_wild_weights_the_report_says_which_did_not(std: float):
         canonicalizer(192, std=std, on_failure="raise")(features)
 
 
-WILD = {"temperature": 0.2, "max_steps": 8, "fixed_steps": True}  # what did not converge is returned as it is
+WILD = {"temperature": 0.2, "max_steps": 8, "fixed_steps": True}
 
 
 @EACH_UPDATE
-@pytest.mark.parametrize("std", [0.5, 5.0])
-@pytest.mark.parametrize("guard", [0.1, 0.5])
+@pytest.mark.parametrize(("std", "guard"), [(0.5, 0.5), (5.0, 0.1)])
 def test_no_grid_map_folds_converged_or_not(update: str, std: float, guard: float):
     with torch.no_grad():
         report = canonicalizer(192, std=std, update=update, guard=guard, **WILD)(noise(12, 192, 14, 14))
@@ -125,9 +124,9 @@ def test_without_a_guard_they_do_fold(update: str, std: float):
 
 
 @EACH_UPDATE
-@pytest.mark.parametrize("std", [0.5, 2.0, 30.0])
+@pytest.mark.parametrize("std", [0.5, 30.0])
 def test_no_separable_map_folds_converged_or_not(update: str, std: float):
-    """Not where Anderson mixes maps with negative weights, and not where raw parameters are unbounded."""
+    """Even where Anderson mixes maps with negative weights, or raw parameters are unbounded."""
     module = canonicalizer(192, std=std, update=update, family="separable", channels=(16, 16), **WILD)
     with torch.no_grad():
         m = module(noise(12, 192, 14, 14)).map
@@ -149,10 +148,9 @@ def test_fixed_steps_give_the_same_answers(family: str):
 # One image among others.
 
 
-@EACH_FAMILY
 @EACH_UPDATE
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_a_broken_image_gets_the_identity_and_the_others_never_know(update: str, family: str, value: float):
+@pytest.mark.parametrize(("family", "value"), [("grid", torch.nan), ("separable", torch.inf)])
+def test_an_image_that_is_not_finite_gets_the_identity(update: str, family: str, value: float):
     features = noise(4, 3, 32, 32)
     broken = features.clone()
     broken[1, 2, 5, 5] = value
@@ -208,8 +206,7 @@ def test_float64_features_are_solved_in_float64(family: str):
     torch.testing.assert_close(double.map.state(), single.map.state().double(), atol=1e-4, rtol=0)
 
 
-@EACH_FAMILY
-@EACH_UPDATE
+@pytest.mark.parametrize(("update", "family"), [("direct", "grid"), ("compose", "separable"), ("descent", "grid")])
 def test_autocast_leaves_the_solve_in_float32(update: str, family: str):
     features = noise(3, 192, 14, 14)
     module = canonicalizer(192, std=0.5, update=update, family=family, max_steps=5, fixed_steps=True, channels=(8, 8))
@@ -243,7 +240,7 @@ def test_the_network_sees_a_copy_of_at_most_the_resolution(
 
 
 @pytest.mark.parametrize(("channels", "usual"), [(3, 56), (4, 56), (5, 28), (96, 28)])
-def test_features_are_seen_smaller_than_images_if_nothing_else_is_said(channels: int, usual: int):
+def test_default_resolutions_of_images_and_features(channels: int, usual: int):
     features = noise(1, channels, 64, 32)
     assert shown_to_the_network(features).shape == (1, channels, usual, usual // 2)
     assert shown_to_the_network(features, resolution=40).shape == (1, channels, 40, 20)
@@ -282,11 +279,3 @@ def test_features_of_the_wrong_shape(shape: tuple[int, ...]):
     with pytest.raises(ShapeError) as error:
         canonicalizer(3)(torch.zeros(shape))
     assert str(error.value) == f"features have shape {shape}; expected (batch, 3, height, width)"
-
-
-def test_the_gradient_update_cannot_be_exported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    with pytest.raises(ConfigError, match=r'^Descent differentiates inside forward.*update="direct" or "com'):
-        canonicalizer(3, update="descent")(torch.zeros(1, 3, 8, 8))
-    for update in ("direct", "compose"):
-        assert canonicalizer(3, update=update)(torch.zeros(1, 3, 8, 8)).converged.all()

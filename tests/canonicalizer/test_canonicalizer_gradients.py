@@ -10,7 +10,6 @@ from localscale.maps import FAMILIES
 
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 EACH_UPDATE = pytest.mark.parametrize("update", UPDATES)
-GRADIENTS = ("implicit", "phantom(2)", "unrolled")
 
 
 def loss(module: Canonicalizer, features: Tensor) -> Tensor:
@@ -73,9 +72,18 @@ def test_rules_agree_at_the_equilibrium_and_one_phantom_step_does_not():
     assert (slopes("phantom(1)") - exact).norm() > 0.02 * exact.norm()
 
 
-@EACH_FAMILY
-@EACH_UPDATE
-@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize(
+    ("gradient", "update", "family"),
+    [
+        ("implicit", "direct", "grid"),
+        ("implicit", "compose", "separable"),
+        ("implicit", "descent", "grid"),
+        ("phantom(2)", "direct", "separable"),
+        ("phantom(2)", "descent", "separable"),
+        ("unrolled", "compose", "grid"),
+        ("unrolled", "descent", "separable"),
+    ],
+)
 @pytest.mark.parametrize("std", [0.0, 0.5])
 def test_every_parameter_gets_a_gradient(gradient: str, update: str, family: str, std: float):
     """At the start the last layers learn; once they have moved, all do."""
@@ -89,7 +97,7 @@ def test_every_parameter_gets_a_gradient(gradient: str, update: str, family: str
         if std or (name.startswith("network.to_") and name.endswith("weight")):
             assert parameter.grad.any(), name
         elif "trunk" in name:
-            assert not parameter.grad.any(), "a last layer of zeros lets nothing through"
+            assert not parameter.grad.any(), "a last layer of zeros stops the gradient"
 
 
 @EACH_UPDATE

@@ -1,4 +1,4 @@
-"""H_ψ and E_ψ: convolutions, pooling to the knots, and the identity to start from (App. A1)."""
+"""H_ψ and E_ψ: convolutions, pooling to the knots, and the identity at initialisation (App. A1)."""
 
 import pytest
 import torch
@@ -70,8 +70,7 @@ def test_a_layer_halves_only_what_stays_large_enough(size: tuple[int, int], out:
 
 
 @EACH_FAMILY
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("knots", [(6, 6), (2, 5), (4, 2), (20, 3)])
+@pytest.mark.parametrize(("size", "knots"), list(zip(SIZES, [(6, 6), (2, 5), (4, 2), (20, 3)] * 3, strict=False)))
 def test_the_whole_network_matches_the_oracle(knots: tuple[int, int], size: tuple[int, int], family: str):
     """Any size down to a single pixel, pooled to any knots, more of them than pixels included."""
     network = randomised(MapNetwork(3, knots, family=family, channels=(4, 6), temperature=0.7, guard=0.3))
@@ -111,8 +110,7 @@ def test_the_trunks_size_is_known_beforehand(size: tuple[int, int]):
 
 
 @EACH_FAMILY
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [(1, 1), (14, 14), (56, 40)])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, (56, 40)), (torch.float64, (1, 1))])
 def test_the_first_map_is_exactly_the_identity(family: str, dtype: torch.dtype, size: tuple[int, int]):
     network = MapNetwork(8, (6, 4), family=family).to(dtype)
     m = network(100 * noise(2, 8, *size, dtype=dtype))
@@ -126,8 +124,8 @@ def test_the_first_energy_is_exactly_zero_everywhere():
 
 @EACH_FAMILY
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_half_weights_are_computed_with_in_float32(family: str, half: torch.dtype):
-    """As if the rounded weights had been float32 all along, bit by bit."""
+def test_half_precision_weights_compute_in_float32(family: str, half: torch.dtype):
+    """The result is exactly that of the rounded weights in float32."""
     network = randomised(MapNetwork(8, (4, 4), family=family, channels=(8, 8))).to(half)
     energy = randomised(EnergyNetwork(8, channels=(8, 8))).to(half)
     x = noise(2, 8, 14, 14)
@@ -150,7 +148,7 @@ def test_temperature_bounds_neighbouring_increments(family: str):
         assert largest > 1.5 / temperature, "and the bound is reached"
 
 
-def test_samples_do_not_see_each_other():
+def test_samples_are_independent():
     network = randomised(MapNetwork(3, (6, 6), channels=(4, 4)))
     x = noise(3, 3, 20, 20)
     changed = x.clone()

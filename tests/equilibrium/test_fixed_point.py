@@ -16,8 +16,7 @@ EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "
 
 
 @EACH_GRADIENT
-@pytest.mark.parametrize("shape", [(1, 1), (3, 2), (2, 3, 4), (2, 1, 2, 3)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("shape", "dtype"), [((1, 1), torch.float64), ((2, 1, 2, 3), torch.float32)])
 def test_fields_of_a_solution(shape: tuple[int, ...], dtype: torch.dtype, gradient: str):
     weight = torch.tensor(0.5, dtype=dtype, requires_grad=True)
     start = torch.zeros(shape, dtype=dtype)

@@ -28,7 +28,7 @@ def test_control_points_and_evaluation_match_the_oracle(knots: tuple[int, int], 
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (8, 1), (7, 7), (32, 45)])
-def test_flow_is_the_shift_at_every_pixel(size: tuple[int, int], rng: torch.Generator):
+def test_displacement_field_is_the_displacement_at_every_pixel(size: tuple[int, int], rng: torch.Generator):
     m = random_map(2, (5, 4), strength=1.0, generator=rng)
     points = lattice(*size, dtype=torch.float32).reshape(1, -1, 2).expand(2, -1, -1)
     torch.testing.assert_close(m.displacement_field(*size).reshape(2, -1, 2), m.displacement(points), atol=1e-6, rtol=0)
@@ -198,13 +198,12 @@ def test_wrong_logits_shapes_are_named(x: tuple[int, ...], y: tuple[int, ...]):
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 4), (1, 3, 4, 4), (1, 2, 1, 4), (1, 2, 4, 1)])
-def test_wrong_offsets_shapes_are_named(shape: tuple[int, ...]):
+def test_wrong_displacement_shapes_are_named(shape: tuple[int, ...]):
     with pytest.raises(MapError, match=r"expected \(batch, 2, knots_y ≥ 2, knots_x ≥ 2\)"):
         GridMap(torch.zeros(shape))
 
 
-@pytest.mark.parametrize("family", ["grid", "separable"])
-@pytest.mark.parametrize("use", ["__call__", "jacobian", "local_scale"])
+@pytest.mark.parametrize(("family", "use"), [("grid", "__call__"), ("separable", "jacobian"), ("grid", "local_scale")])
 def test_wrong_points_are_named(family: str, use: str):
     m = random_map(2, family=family)
     for shape in [(5, 2), (2, 5, 3), (2, 5, 5, 2)]:

@@ -69,8 +69,7 @@ def test_evaluation_is_numpy_interpolation(rng: torch.Generator):
         np.testing.assert_allclose(m(x)[b], np.interp(x[b], np.linspace(0, 1, 7), values), atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 15])
+@pytest.mark.parametrize(("count", "dtype"), [(1, torch.float32), (2, torch.float64), (15, torch.float32)])
 def test_equal_logits_are_exactly_the_identity(count: int, dtype: torch.dtype):
     displacements = displacements_from_logits(torch.full((2, count), 0.3, dtype=dtype))
     assert displacements.shape == (2, count + 1)
@@ -82,7 +81,7 @@ def test_ends_never_move(rng: torch.Generator):
     assert not displacements[:, [0, -1]].any()
 
 
-def test_logits_and_offsets_undo_each_other(rng: torch.Generator):
+def test_logits_and_displacements_are_inverse_to_each_other(rng: torch.Generator):
     displacements = displacements_from_logits(2 * torch.randn(20, 6, generator=rng, dtype=torch.float64))
     torch.testing.assert_close(
         displacements_from_logits(logits_from_displacements(displacements)), displacements, atol=1e-14, rtol=0
