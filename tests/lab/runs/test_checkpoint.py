@@ -1,4 +1,4 @@
-"""A run's state as a file: bitwise there and back, whole or not at all."""
+"""Checkpoints and weights: a bitwise round trip, atomic writes, and errors that are sentences."""
 
 import errno
 import math
@@ -21,7 +21,7 @@ STATE = {"position": {"step": 7, "skipped": 1, "schedule": {"best": math.inf, "w
 
 
 def trained(seed: int = 0, steps: int = 2) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """An adapted ViT after some steps."""
+    """Return an adapted ViT and its optimizer after some steps."""
     torch.manual_seed(seed)
     backbone = timm.create_model("test_vit", num_classes=3, img_size=32)
     settings = Optimization()
@@ -61,14 +61,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint.safetensors"
 
 
-def test_everything_comes_back_bitwise(path: Path):
+def test_a_checkpoint_restores_every_tensor_bitwise(path: Path):
     other = trained(seed=1, steps=0)
     assert read_checkpoint(path, *other) == STATE
     assert_same(tensors_of(*other), tensors_of(*trained()))
     assert len(tensors_of(*other)) > 2 * len(other[0].state_dict()), "moments are among them"
 
 
-def test_the_next_step_is_the_same(path: Path):
+def test_the_step_after_restoring_is_the_same(path: Path):
     found = []
     for model, optimizer in (trained(), trained(seed=1, steps=1)):
         read_checkpoint(path, model, optimizer)
@@ -79,7 +79,7 @@ def test_the_next_step_is_the_same(path: Path):
     assert_same(*found)
 
 
-def test_weights_come_back_without_the_optimizer(tmp_path: Path):
+def test_weights_are_restored_without_the_optimizer(tmp_path: Path):
     model, _ = trained()
     write_weights(tmp_path / "weights.safetensors", model, {"name": "a"})
     other, _ = trained(seed=1, steps=0)
@@ -91,11 +91,8 @@ def test_the_file_is_plain_safetensors(path: Path):
     tensors = safetensors.torch.load_file(path)
     model, _ = trained()
     assert {name for name in tensors if name.startswith("model.")} == {f"model.{name}" for name in model.state_dict()}
-    assert {name.split(".")[2] for name in tensors if name.startswith("optimizer.")} == {
-        "exp_avg",
-        "exp_avg_sq",
-        "step",
-    }
+    moments = {name.split(".")[2] for name in tensors if name.startswith("optimizer.")}
+    assert moments == {"exp_avg", "exp_avg_sq", "step"}
     assert len([name for name in tensors if name.startswith("optimizer.")]) == 3 * len(list(model.parameters()))
 
 
@@ -107,30 +104,24 @@ def test_tensors_that_share_memory_are_kept(tmp_path: Path):
     assert set(safetensors.torch.load_file(tmp_path / "weights.safetensors")) == {"a.weight", "b.weight"}
 
 
-# What cannot be read
-
-
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.5, 0.999])
-def test_a_truncated_file_is_told(part: float, path: Path):
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.999])
+def test_a_truncated_file_is_refused(part: float, path: Path):
     os.truncate(path, int(part * path.stat().st_size))
     before = tensors_of(*(other := trained(seed=1)))
-    with pytest.raises(CheckpointError, match=r"checkpoint.safetensors cannot be read \(.*\); was it copied whole\?"):
+    with pytest.raises(CheckpointError, match=r"checkpoint.safetensors cannot be read"):
         read_checkpoint(path, *other)
     assert_same(tensors_of(*other), before)
 
 
-def test_a_missing_file_is_told(tmp_path: Path):
+def test_missing_and_foreign_files_are_refused(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"there is no weights.safetensors in"):
         read_weights(tmp_path / "weights.safetensors", nn.Linear(1, 1))
-
-
-def test_somebody_elses_file_is_told(tmp_path: Path):
     safetensors.torch.save_file({"weight": torch.zeros(1, 1), "bias": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match=r"other.safetensors cannot be read"):
         read_weights(tmp_path / "other.safetensors", nn.Linear(1, 1))
 
 
-def test_another_models_checkpoint_is_told(path: Path):
+def test_the_checkpoint_of_another_model_is_refused(path: Path):
     model = timm.create_model("test_vit", num_classes=3, img_size=32)
     with pytest.raises(CheckpointError, match=r"checkpoint.safetensors is of another model: .*cls_token"):
         read_checkpoint(path, model, torch.optim.AdamW(model.parameters()))
@@ -140,35 +131,27 @@ def test_another_models_checkpoint_is_told(path: Path):
         read_checkpoint(path, bigger, torch.optim.AdamW(bigger.parameters()))
 
 
-# A disk that fills up
+def test_a_new_checkpoint_replaces_the_old_and_leaves_no_draft(path: Path):
+    before = path.read_bytes()
+    write_checkpoint(path, *trained(seed=1), STATE)
+    assert path.read_bytes() != before
+    assert names(path.parent) == [path.name]
 
 
-def until_full(tensors: Any, path: Path, metadata: Any) -> None:
-    Path(path).write_bytes(b"half a file")
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_full_disk_leaves_the_old_file_and_no_draft(path: Path, monkeypatch: pytest.MonkeyPatch):
+    def until_full(tensors: Any, draft: Path, metadata: Any) -> None:
+        Path(draft).write_bytes(b"half a file")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-
-def test_a_full_disk_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch):
     before = path.read_bytes()
     monkeypatch.setattr(safetensors.torch, "save_file", until_full)
-    with pytest.raises(OutputError, match=r"checkpoint.safetensors cannot be written: .*No space left on device"):
-        write_checkpoint(path, *trained(seed=1), STATE)
+    for name in (path.name, "first.safetensors"):
+        with pytest.raises(OutputError, match=rf"{name} cannot be written: .*No space left on device"):
+            write_checkpoint(path.with_name(name), *trained(seed=1), STATE)
     assert path.read_bytes() == before
-    assert names(path.parent) == [path.name], "no draft is left"
+    assert names(path.parent) == [path.name]
 
 
-def test_a_full_disk_at_the_first_checkpoint_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(safetensors.torch, "save_file", until_full)
-    with pytest.raises(OutputError, match="No space left"):
-        write_checkpoint(tmp_path / "checkpoint.safetensors", *trained(), STATE)
-    assert names(tmp_path) == []
-
-
-def test_a_folder_that_is_gone_is_told(tmp_path: Path):
+def test_a_missing_folder_is_refused(tmp_path: Path):
     with pytest.raises(OutputError, match=r"weights.safetensors cannot be written"):
         write_weights(tmp_path / "gone" / "weights.safetensors", nn.Linear(1, 1), {})
-
-
-def test_nothing_is_left_beside_the_file(path: Path):
-    write_checkpoint(path, *trained(seed=1), STATE)
-    assert names(path.parent) == [path.name]

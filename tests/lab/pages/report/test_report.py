@@ -40,7 +40,7 @@ def result_of(folder: Path) -> dict:
 
 
 def copied(folder: Path, to: Path, **changes: object) -> Path:
-    """A run copied, with fields of its recipe changed."""
+    """Copy a run and change fields of its recipe."""
     shutil.copytree(folder, to)
     recipe = json.loads((to / "recipe.json").read_text(encoding="utf-8"))
     for name, value in changes.items():

@@ -1,4 +1,4 @@
-"""Runs to report on, made with the helpers of tests/training, and a page taken apart."""
+"""Finished runs to report on, and a parser of pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOID = {"meta", "img", "br"}
 
 
 def write_numbers(folder: Path) -> Path:
-    """``folder`` with digits, and runs ``dec`` and ``aug`` on them."""
+    """Write digits and finished runs ``dec`` and ``aug`` into ``folder``."""
     tiny_recipes.write_digits(folder)
     tiny_recipes.write_backbone(folder / "backbone.safetensors")
     for method, row in (("dec", "dec"), ("plain", "aug")):
@@ -25,7 +25,7 @@ def write_numbers(folder: Path) -> Path:
 
 
 def write_scenes(folder: Path) -> Path:
-    """``folder`` with discs, and runs ``dec`` and ``canon`` on them."""
+    """Write scenes of discs and finished runs ``dec`` and ``canon`` into ``folder``."""
     tiny_objects.write_both(folder)
     for method, row in (("direct", "dec"), ("canon", "canon")):
         train(tiny_objects.tiny(folder, method, name=f"objects-vit_base-{row}"), folder / row, cpu=True)
@@ -33,7 +33,7 @@ def write_scenes(folder: Path) -> Path:
 
 
 class Page(HTMLParser):
-    """Refuses an end that does not fit its start."""
+    """A parsed page; parsing fails if a tag is not closed where it should be."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -74,6 +74,6 @@ class Page(HTMLParser):
             self.cells[-1] += data
 
     def row(self, first: str) -> list[str]:
-        """The cells after the one that begins with ``first``."""
+        """Return the eight cells after the cell that begins with ``first``."""
         start = next(k for k, cell in enumerate(self.cells) if cell.startswith(first))
         return self.cells[start + 1 : start + 9]
