@@ -146,7 +146,7 @@ def find_small_recipe(name: str) -> Recipe:
         recipe,
         pretrained="none",
         precision="no",
-        data=replace(recipe.data, root="embedded", **data),
+        data=replace(recipe.data, root=Path("embedded"), **data),
         optimization=replace(recipe.optimization, epochs=1, batch_size=4),
     )
 
