@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-STEPS, TOLERANCE = 20, 1e-4  # of the fixed-point iteration, and of its adjoint
+STEPS, TOLERANCE = 20, 1e-4  # of the fixed-point iterations, forward and backward
 
 
 # 1. Monotone maps (Sec. 4.1, App. A2.2). A map l of [0,1]² onto itself is an N × N lattice of control points, bilinear
 # in each cell. `phi` (B, 2, N, N) holds the displacements l(p) − p of the control points: channel 0 is x, channel 1 y.
 def increasing(logits: Tensor) -> Tensor:
     """Return the displacements (..., N) of the N knots of an increasing function, for any logits (..., N − 1)."""
-    surplus = logits.softmax(-1) - 1 / logits.shape[-1]  # increments are positive and sum to one, as even ones do
-    return F.pad(surplus[..., :-1].cumsum(-1), (1, 1))  # their running sum is Φ; both ends stay in place
+    surplus = logits.softmax(-1) - 1 / logits.shape[-1]  # positive increments that sum to one, minus even increments
+    return F.pad(surplus[..., :-1].cumsum(-1), (1, 1))  # the running sum of increments is Φ; both ends stay in place
 
 
 def map_from_logits(rows: Tensor, columns: Tensor, smallest: float = 0.1) -> Tensor:
@@ -56,7 +56,7 @@ def iterate(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 class Canonicalizer(nn.Module):
-    """Features (B, C, H, W) to their maps; H_ψ is two convolutions and a pooling to the knots (App. A1)."""
+    """Find the maps of features (B, C, H, W); H_ψ is two convolutions and a pooling to the knots (App. A1)."""
 
     def __init__(self, channels: int, knots: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Canonicalizer(nn.Module):
         nn.init.zeros_(self.to_logits.bias)  # so the adapted network starts as the network it was
 
     def network(self, x: Tensor) -> Tensor:
-        """H_ψ: predict the next map from the canonical form under the current one."""
+        """H_ψ: predict the next map from the features in the canonical form of the current map."""
         for layer in self.layers:
             x = F.gelu(F.conv2d(x, layer.weight, layer.bias, stride=2 if min(x.shape[2:]) >= 28 else 1, padding=1))
         rows, columns = self.to_logits(x).unbind(1)
@@ -80,11 +80,11 @@ class Canonicalizer(nn.Module):
             features = F.layer_norm(features.movedim(1, -1), features.shape[1:2]).movedim(-1, 1)
         with torch.no_grad():
             identity = features.new_zeros(len(features), 2, self.knots, self.knots)
-            rest = iterate(lambda phi: self.network(unscale(features, phi)), identity)
-        phi = self.network(unscale(features, rest.requires_grad_()))  # one more step, with a graph: J = ∂phi/∂rest
+            solved = iterate(lambda phi: self.network(unscale(features, phi)), identity)
+        phi = self.network(unscale(features, solved.requires_grad_()))  # one step with a graph: J = ∂phi/∂solved
         result = phi.clone()
-        if result.requires_grad:  # backward turns the gradient v of the result into u = v + Jᵀu, which flows into phi
-            result.register_hook(lambda v: iterate(lambda u: v + torch.autograd.grad(phi, rest, u, True)[0], v))
+        if result.requires_grad:  # replace the result's gradient v by the u that solves u = v + Jᵀu
+            result.register_hook(lambda v: iterate(lambda u: v + torch.autograd.grad(phi, solved, u, True)[0], v))
         return result
 
 
