@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -30,6 +32,20 @@ def write_scenes(folder: Path) -> Path:
     for method, row in (("direct", "dec"), ("canon", "canon")):
         train(tiny_objects.tiny(folder, method, name=f"objects-vit_base-{row}"), folder / row, cpu=True)
     return folder
+
+
+def copied(folder: Path, to: Path, **changes: object) -> Path:
+    """Copy a run and change fields of its recipe."""
+    shutil.copytree(folder, to)
+    recipe = json.loads((to / "recipe.json").read_text(encoding="utf-8"))
+    for name, value in changes.items():
+        part, _, field = name.partition("__")
+        if field:
+            recipe[part][field] = value
+        else:
+            recipe[name] = value
+    (to / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    return to
 
 
 class Page(HTMLParser):
