@@ -12,16 +12,16 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def use_kernels(monkeypatch: pytest.MonkeyPatch, on: bool = True) -> None:
-    """Use kernels wherever there are any, interpreted on a CPU, or nowhere."""
+    """Turn kernels on, interpreted if there is no GPU, or off."""
     monkeypatch.setattr(kernels, "available", lambda *_: on)
 
 
 def canonicalizer_for(
-    in_channels: int, update: str, fixed: bool, channels: tuple[int, ...], spread: float = 0.3, **settings
+    in_channels: int, update: str, fixed_steps: bool, channels: tuple[int, ...], spread: float = 0.3, **settings
 ) -> ls.Canonicalizer:
     torch.manual_seed(0)
     solver = {"max_steps": 3, "solver": "picard"} if update == "compose" else {"max_steps": 6}
-    settings = {"channels": channels, "resolution": 30, "fixed_steps": fixed} | solver | settings
+    settings = {"channels": channels, "resolution": 30, "fixed_steps": fixed_steps} | solver | settings
     config = dec_config(update=update, **settings)
     canonicalizer = ls.Canonicalizer(in_channels, (5, 4), config)
     for layer in (canonicalizer.network.to_x, canonicalizer.network.to_y):

@@ -59,7 +59,7 @@ def test_gradients_of_a_small_solve_match_autograd(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("update", "gradient", "in_channels", "fixed"),
+    ("update", "gradient", "in_channels", "fixed_steps"),
     [
         ("direct", "implicit", 3, True),
         ("direct", "implicit", 6, False),
@@ -69,9 +69,9 @@ def test_gradients_of_a_small_solve_match_autograd(monkeypatch: pytest.MonkeyPat
         ("compose", "unrolled", 6, True),
     ],
 )
-def test_gradients_match_autograd(update, gradient, in_channels, fixed, monkeypatch: pytest.MonkeyPatch):
+def test_gradients_match_autograd(update, gradient, in_channels, fixed_steps, monkeypatch: pytest.MonkeyPatch):
     spread = 1.0 if update == "direct" else 0.3
-    canonicalizer = canonicalizer_for(in_channels, update, fixed, (16, 16), spread, gradient=gradient)
+    canonicalizer = canonicalizer_for(in_channels, update, fixed_steps, (16, 16), spread, gradient=gradient)
     solved = compare_gradients(monkeypatch, canonicalizer, features_for(in_channels))
     assert solved == (gradient != "unrolled"), "unrolled gradients record every step, so autograd must see them"
 
@@ -87,7 +87,7 @@ def test_the_upstream_gradient_may_have_any_layout_and_nan(monkeypatch: pytest.M
     upstream[0, 0, 1, 1] = torch.nan
     found = gradients(canonicalizer, features, upstream)
     assert not found[0].isfinite().all()
-    assert not found[1].isfinite().all(), "or no gradient scaler would skip the step"
+    assert not found[1].isfinite().all(), "a gradient scaler must see the NaN to skip the step"
 
 
 @pytest.mark.parametrize("on", [False, pytest.param(True, marks=pytest.mark.slow)])

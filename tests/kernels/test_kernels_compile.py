@@ -68,7 +68,7 @@ for lines in ({"height": 1, "new_height": 1}, {}):
     build(working_copy._shrink_last, rows, {"TAPS": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": 32} | lines, num_warps=1)
     for across, (band, warps) in ((128, working_copy.BAND), (256, working_copy.WIDE_BAND)):
         blocks = dict(zip(("WIDTH", "NEW_WIDTH"), working_copy.HELD), ROWS=band, TENTS=16, ACROSS=across)
-        even = ("channels", "x_batch", "x_row", "x_column")  # else nothing is read ahead
+        even = ("channels", "x_batch", "x_row", "x_column")  # without these, loads are not pipelined
         for capability, most in ((86, 99), (90, 227)):
             kinds = rows | {"epsilon": "fp32"}
             needs = build(working_copy._shrink_band, kinds, blocks | lines, capability, even, num_warps=warps)

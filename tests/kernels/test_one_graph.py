@@ -24,9 +24,9 @@ def on_a_gpu(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("fixed", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_solve_and_warp_are_operators_of_one_graph(fixed: bool):
-    config = dec_config(sites=("input", "blocks.1"), max_steps=3, fixed_steps=fixed)
+@pytest.mark.parametrize("fixed_steps", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_solve_and_warp_are_operators_of_one_graph(fixed_steps: bool):
+    config = dec_config(sites=("input", "blocks.1"), max_steps=3, fixed_steps=fixed_steps)
     model = ls.adapt(timm.create_model("test_vit", num_classes=4, img_size=32), config).eval()
     called: list[str] = []
 

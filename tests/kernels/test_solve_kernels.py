@@ -135,7 +135,7 @@ def both_ways(canonicalizer: ls.Canonicalizer, features: Tensor, monkeypatch: py
 
 @unconverged
 @pytest.mark.parametrize(
-    ("update", "fixed", "in_channels", "channels", "size"),
+    ("update", "fixed_steps", "in_channels", "channels", "size"),
     [
         ("compose", True, 3, (16, 16), (9, 8)),  # an image
         ("direct", False, 144, (16, 16), (4, 3)),  # a feature whose first layer is projected
@@ -148,8 +148,8 @@ def both_ways(canonicalizer: ls.Canonicalizer, features: Tensor, monkeypatch: py
         *[slow("direct", True, 3, (16, 16), size) for size in ((1, 40), (40, 1), (1, 1))],
     ],
 )
-def test_a_whole_solve_matches_plain_pytorch(update, fixed, in_channels, channels, size, monkeypatch):
-    canonicalizer = canonicalizer_for(in_channels, update, fixed, channels, **({"max_steps": 3} if size else {}))
+def test_a_whole_solve_matches_plain_pytorch(update, fixed_steps, in_channels, channels, size, monkeypatch):
+    canonicalizer = canonicalizer_for(in_channels, update, fixed_steps, channels, **({"max_steps": 3} if size else {}))
     expected, found = both_ways(canonicalizer, features_for(in_channels, size), monkeypatch)
     assert (found.map.displacements - expected.map.displacements).abs().max() < 1e-5
     assert torch.allclose(found.residual, expected.residual, atol=1e-5)

@@ -42,8 +42,9 @@ __all__ = ["gelu", "launch_steps", "prepare", "product_dtype", "supports"]
 HALF = torch.float16
 MAX_CHANNELS = 128  # a program instance holds all channels of its pixels
 MIN_CHANNELS = 16  # the smallest side of a product on tensor cores
-DEPTHS = {HALF: (64, 32), torch.float32: (32,)}  # terms of a matrix product per iteration; the first that divides
-FIRST, GATHERED, SECOND = (128, 4), (16, 4), (128, 8)  # pixels and warps per program instance: layer 1, projected, 2
+DEPTHS = {HALF: (64, 32), torch.float32: (32,)}  # terms of a matrix product per iteration, preferably dividing channels
+# Pixels and warps per program instance of the first layer, the projected first layer, and the second layer.
+FIRST, GATHERED, SECOND = (128, 4), (16, 4), (128, 8)
 SMALL = (64, 4)  # the same where larger blocks would not fit into the shared memory of every GPU
 
 

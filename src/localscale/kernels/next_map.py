@@ -20,17 +20,9 @@ from torch import Tensor
 from localscale.kernels.launch import launch, power_above
 
 __all__ = [
-    "cell_around",
-    "corner_need",
-    "displacements_of",
-    "edge_slopes",
-    "guard_factor",
-    "line_displacements",
-    "next_displacements",
-    "outer_displacement",
-    "raw_parameters",
-    "warps_for",
-]
+    "cell_around", "corner_need", "displacements_of", "edge_slopes", "guard_factor", "line_displacements",
+    "next_displacements", "outer_displacement", "raw_parameters", "warps_for",
+]  # fmt: skip
 
 
 def warps_for(knots: int, height: int, width: int) -> int:
