@@ -134,6 +134,7 @@ def evaluate_share(digits: Path, out: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow  # test_training_distributed.py holds the same for a trained model
 def test_shares_of_two_processes_make_up_the_whole(digits: Path, tmp_path: Path):
     task = make(digits, bracket_count=4)
     alone = task.evaluate(linear(task), CPU, Shard(), progress=False)

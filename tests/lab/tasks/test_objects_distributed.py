@@ -36,6 +36,7 @@ def measure(run: Path, recipes: list[Recipe], folder: Path) -> None:
     write(folder, [evaluate_run(run, recipe, cpu=True) for recipe in recipes])
 
 
+@pytest.mark.slow
 def test_two_measure_a_run_as_one_whatever_their_shares(discs: Path, tmp_path: Path):
     """Of one image, the second process has none."""
     train(tiny(discs, COMPOSE), tmp_path / "run", cpu=True)

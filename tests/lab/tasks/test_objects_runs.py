@@ -115,7 +115,7 @@ def test_each_method_learns_what_it_is_for(runs: dict[str, Path]):
     for model, name in ((direct, "direct"), (compose, "compose")):
         assert isinstance(model, AdaptedModel)
         assert isinstance(model.base, Segmenter)
-        assert set(model.canonicalizers) == set(METHODS[name].sites)  # type: ignore[attr-defined]
+        assert set(model.canonicalizers) == set(METHODS[name].config.sites)  # type: ignore[attr-defined]
         with torch.no_grad():
             _, report = model(images(), return_report=True)
         assert report["input"].map.mean_displacement().min() > 1e-6  # 2×2 patches are all corners, and corners stay

@@ -19,7 +19,7 @@ from tiny_processes import (
     train_and,
     wait_for,
 )
-from tiny_recipes import EPOCHS, METHODS, STEPS, log_of, tiny
+from tiny_recipes import EPOCHS, STEPS, log_of, tiny
 
 from localscale.errors import CheckpointError, OutputError, TrainingError
 from localscale.lab.recipes import Recipe
@@ -37,12 +37,11 @@ def recipe_of(digits: Path, method: str) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def wholes(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Runs that nothing interrupted."""
-    folders = {name: tmp_path_factory.mktemp("whole") / name for name in METHODS}
-    for name, folder in folders.items():
-        train(recipe_of(digits, name), folder, cpu=True)
-    return folders
+def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a run that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(recipe_of(digits, "plain"), folder, cpu=True)
+    return folder
 
 
 def go_on(recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 # Interruptions
 
 
-def test_killed_at_every_kind_of_moment(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+def test_killed_at_every_kind_of_moment(whole: Path, digits: Path, tmp_path: Path):
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     assert killed(recipe, run.folder, die_at_step, 2)
     assert (run.recipe_file.exists(), run.log.exists(), run.checkpoint.exists()) == (True, False, False)
@@ -82,20 +81,24 @@ def test_killed_at_every_kind_of_moment(wholes: dict[str, Path], digits: Path, t
     assert run.weights.exists()
     assert run.result() is None
     go_on(recipe, run.folder)
-    assert_same_run(run.folder, wholes["plain"])
+    assert_same_run(run.folder, whole)
+    assert list(run.folder.glob(".*.part")) == [], "no drafts are left"
 
 
-def test_killed_with_canonicalizers(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+@pytest.mark.slow
+def test_killed_with_canonicalizers(digits: Path, tmp_path: Path):
+    train(recipe_of(digits, "dec"), tmp_path / "whole", cpu=True)
     recipe, run = recipe_of(digits, "dec"), Run(tmp_path / "run")
     assert killed(recipe, run.folder, die_while_saving, 2)
     assert killed(recipe, run.folder, die_at_step, 2 * STEPS + 1)
     assert killed(recipe, run.folder, die_while_evaluating)
     go_on(recipe, run.folder)
-    assert_same_run(run.folder, wholes["dec"])
+    assert_same_run(run.folder, tmp_path / "whole")
     assert log_of(run.folder)[-1]["input/displacement"] > 0
 
 
-def test_killed_from_outside_at_any_time(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+@pytest.mark.slow
+def test_killed_from_outside_at_any_time(whole: Path, digits: Path, tmp_path: Path):
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     for epochs in (0, 1, 2):
         process = start(train_and, recipe, run.folder, slowly, 0.06)
@@ -104,38 +107,32 @@ def test_killed_from_outside_at_any_time(wholes: dict[str, Path], digits: Path, 
         process.join()
         assert run.result() is None
     go_on(recipe, run.folder)
-    assert_same_run(run.folder, wholes["plain"])
+    assert_same_run(run.folder, whole)
 
 
 def log_lines(run: Run) -> list[str]:
     return run.log.read_text().splitlines() if run.log.exists() else []
 
 
-def test_without_a_checkpoint_it_begins_again(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+def test_without_a_checkpoint_it_begins_again(whole: Path, digits: Path, tmp_path: Path):
     """Checkpoints that are not yet due: what was logged is forgotten."""
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     assert killed(recipe, run.folder, die_at_step, 2 * STEPS + 1, checkpoint_seconds=3600)
     assert (len(log_of(run.folder)), run.checkpoint.exists()) == (2, False)
     go_on(recipe, run.folder)
-    assert_same_run(run.folder, wholes["plain"])
+    assert_same_run(run.folder, whole)
 
 
-def test_nothing_is_left_when_it_is_done(wholes: dict[str, Path]):
+def test_nothing_is_left_when_it_is_done(whole: Path):
     names = {"log.jsonl", "recipe.json", "result.json", "weights.safetensors"}
-    assert {path.name for path in wholes["plain"].iterdir()} == names
-
-
-def test_no_drafts_are_left_when_it_is_done(digits: Path, tmp_path: Path):
-    assert killed(recipe_of(digits, "plain"), tmp_path / "run", die_while_saving, 1)
-    go_on(recipe_of(digits, "plain"), tmp_path / "run")
-    assert list((tmp_path / "run").glob(".*.part")) == []
+    assert {path.name for path in whole.iterdir()} == names
 
 
 # Finished, in use, or something else
 
 
-def test_a_finished_run_returns_its_result(wholes: dict[str, Path], digits: Path):
-    run = Run(wholes["plain"])
+def test_a_finished_run_returns_its_result(whole: Path, digits: Path):
+    run = Run(whole)
     before = {path.name: path.stat().st_mtime_ns for path in run.folder.iterdir()}
     assert go_on(recipe_of(digits, "plain"), run.folder) == run.result()
     assert {path.name: path.stat().st_mtime_ns for path in run.folder.iterdir()} == before
@@ -143,7 +140,7 @@ def test_a_finished_run_returns_its_result(wholes: dict[str, Path], digits: Path
         train(recipe_of(digits, "plain"), run.folder, cpu=True)
 
 
-def test_a_folder_in_use_is_left_alone_until_its_process_ends(wholes: dict[str, Path], digits: Path, tmp_path: Path):
+def test_a_folder_in_use_is_left_alone_until_its_process_ends(whole: Path, digits: Path, tmp_path: Path):
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     process = start(train_and, recipe, run.folder, slowly, 5)
     wait_for(run.recipe_file.exists)
@@ -153,7 +150,7 @@ def test_a_folder_in_use_is_left_alone_until_its_process_ends(wholes: dict[str, 
     process.kill()
     process.join()
     go_on(recipe, run.folder)
-    assert_same_run(run.folder, wholes["plain"])
+    assert_same_run(run.folder, whole)
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from localscale.lab.backbones.catalogue import create_backbone
 from localscale.lab.methods import Canon, FineTune
 from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe, find_recipe
+from localscale.lab.recipes.changes import with_changes
 from localscale.lab.runs import Run, load_run
 from localscale.lab.runs.checkpoint import write_weights
 from localscale.lab.training import evaluate_run, train
 from localscale.lab.training.runner import make_backbone
 
-WITHIN = dataclasses.replace(COMPOSE, sites=("input", "blocks.0"), knots=(4, 3))
+WITHIN = with_changes(COMPOSE, {"config": {"sites": ("input", "blocks.0"), "knots": (4, 3)}})
 
 
 @pytest.fixture(scope="module")

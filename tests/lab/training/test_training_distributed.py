@@ -13,8 +13,6 @@ from tiny_imagenet import write_discs, write_scaled_discs
 from tiny_processes import together
 from tiny_recipes import COMPOSE, log_of, tiny
 
-from localscale.lab.methods import FineTune
-from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe
 from localscale.lab.runs import Run
 from localscale.lab.tasks.imagenet import ImageNetData
@@ -52,9 +50,8 @@ def furthest(folder: Path) -> float:
     return max(float((one[name] - two[name]).abs().max()) for name in matter)
 
 
-@pytest.mark.parametrize("method", [FineTune(), BY_TASK], ids=["plain", "dec"])
-def test_two_train_as_one(method: Method, digits: Path, tmp_path: Path):
-    recipe = tiny(digits, method, bracket_count=4, epochs=2)
+def test_two_train_as_one(digits: Path, tmp_path: Path):
+    recipe = tiny(digits, BY_TASK, bracket_count=4, epochs=2)
     alone, shared = both(recipe, tmp_path)
     one, two = alone["metrics"], shared["metrics"]
     assert one["accuracy"] == two["accuracy"]
@@ -65,6 +62,7 @@ def test_two_train_as_one(method: Method, digits: Path, tmp_path: Path):
         assert b == pytest.approx(a, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_two_are_supervised_nearly_as_one(digits: Path, tmp_path: Path):
     """Supervision and prior are ratios and squares of means over a process's share: close, not equal."""
     both(tiny(digits, COMPOSE, epochs=1), tmp_path)
@@ -73,6 +71,7 @@ def test_two_are_supervised_nearly_as_one(digits: Path, tmp_path: Path):
     assert two["supervision"] == pytest.approx(one["supervision"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_two_read_images_as_one(tmp_path: Path):
     pytest.importorskip("cv2", reason="needs the extra 'imagenet'")
     test = write_scaled_discs(tmp_path / "test")

@@ -21,7 +21,7 @@ from localscale.lab.recipes.rows import (
     Protocol,
     Row,
     joint,
-    supervised,
+    supervised_dec,
 )
 from localscale.lab.tasks import ImageNetData
 
@@ -35,7 +35,7 @@ def _from_base(row: Row) -> Row:
     return replace(row, start="base", budget="more")
 
 
-COMPOSE = replace(_from_base(DEC_COMPOSE), method=supervised(STRENGTH), canonicalizer_rate=1e-3)
+COMPOSE = replace(_from_base(DEC_COMPOSE), method=supervised_dec(STRENGTH), canonicalizer_rate=1e-3)
 
 IMAGENET = Protocol(
     data=ImageNetData(),

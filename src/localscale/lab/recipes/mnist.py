@@ -24,14 +24,14 @@ from localscale.lab.recipes.rows import (
     Budget,
     Protocol,
     joint,
-    supervised,
+    supervised_dec,
 )
 from localscale.lab.tasks import MNISTData
 
 __all__ = ["MNIST"]
 
 AUGMENTATION = RandomScaling(strength=2.0, probability=1.0, knots=4, family="separable")
-COMPOSE = replace(DEC_COMPOSE, method=supervised(strength=2.0), canonicalizer_rate=2e-3)
+COMPOSE = replace(DEC_COMPOSE, method=supervised_dec(strength=2.0), canonicalizer_rate=2e-3)
 
 MNIST = Protocol(
     data=MNISTData(),

@@ -19,9 +19,9 @@ from localscale.lab.recipes.rows import (
     Budget,
     Protocol,
     Row,
-    direct,
     joint,
-    supervised,
+    paper_dec,
+    supervised_dec,
 )
 from localscale.lab.tasks import ObjectsData
 
@@ -30,12 +30,12 @@ __all__ = ["OBJECTS"]
 STRENGTH = 1.0  # of every scaling
 
 
-def _direct(sites: tuple[str, ...]) -> DEC:
-    method = direct(sites)
+def _scaled_back(sites: tuple[str, ...]) -> DEC:
+    method = paper_dec(sites)
     return replace(method, config=replace(method.config, mode="equivariant"))
 
 
-COMPOSE = replace(DEC_COMPOSE, method=supervised(STRENGTH, mode="equivariant"), canonicalizer_rate=1e-3)
+COMPOSE = replace(DEC_COMPOSE, method=supervised_dec(STRENGTH, mode="equivariant"), canonicalizer_rate=1e-3)
 
 OBJECTS = Protocol(
     data=ObjectsData(),
@@ -56,7 +56,7 @@ OBJECTS = Protocol(
             budget="more",
             start="aug",
         ),
-        "dec": replace(DEC_DIRECT, method=_direct),
+        "dec": replace(DEC_DIRECT, method=_scaled_back),
         "dec_compose": COMPOSE,
         "dec_compose_joint": joint(COMPOSE),
     },

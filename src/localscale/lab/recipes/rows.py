@@ -15,7 +15,7 @@ from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks import TaskData
 
-__all__ = ["Budget", "BudgetName", "Protocol", "Row", "direct", "supervised"]
+__all__ = ["Budget", "BudgetName", "Protocol", "Row", "paper_dec", "supervised_dec"]
 
 BudgetName = Literal["first", "more", "both"]
 SOLVER = Picard(max_steps=4, **TRAINING)
@@ -80,17 +80,17 @@ class Protocol:
     standardise_from_scratch: bool = False
 
 
-def direct(sites: tuple[str, ...]) -> DEC:
+def paper_dec(sites: tuple[str, ...]) -> DEC:
     """Return the paper's DEC: the direct update at the image and at the backbone's first site, trained by the task."""
     return DEC(DECConfig(sites=(INPUT, sites[0]), knots=(6, 4), network=NETWORK, solver=SOLVER))
 
 
-def optim(sites: tuple[str, ...]) -> DEC:
-    """Return Optim: the sites and steps of ``direct``, each step a gradient step on a learned energy, unrolled."""
-    return DEC(dataclasses.replace(direct(sites).config, update=Descent(), gradient=Unrolled()))
+def paper_optim(sites: tuple[str, ...]) -> DEC:
+    """Return Optim: the sites and steps of ``paper_dec``, each step a gradient step on a learned energy, unrolled."""
+    return DEC(dataclasses.replace(paper_dec(sites).config, update=Descent(), gradient=Unrolled()))
 
 
-def supervised(strength: float, mode: str = "invariant") -> DEC:
+def supervised_dec(strength: float, mode: str = "invariant") -> DEC:
     """Return DEC with the compose update and equivariance supervision against scalings of ``strength``.
 
     Four layers let a canonicalizer see a whole digit. Ten knots let a map enlarge one part and leave its neighbours.
@@ -110,7 +110,7 @@ def supervised(strength: float, mode: str = "invariant") -> DEC:
 
 SIZES = Row(
     "Size equilibrium, held still",
-    "Learn sizes without labels, then train the backbone on canonical forms.",
+    "Learn sizes without labels, then train on canonical forms.",
     SizeEquilibrium(),
     budget="both",
 )
@@ -123,14 +123,14 @@ AUG_PLUS = Row(
 AUG_LONG = Row("Aug, long (control)", "Train Aug for the epochs of the joint rows: their control.", budget="both")
 CANON = Row("Canon", "Try a finite set of maps and keep the one of least energy.", Canon(), budget="more", start="aug")
 INVL = Row("InvL", "Add a loss on how much the answers to scaled images differ.", InvL(), budget="more", start="aug")
-OPTIM = Row("Optim", "Canonicalize by unrolled gradient steps on a learned energy.", optim, budget="more", start="aug")
+OPTIM = Row("Optim", "Canonicalize by unrolled gradient steps on an energy.", paper_optim, budget="more", start="aug")
 DEC_DIRECT = Row(
-    "DEC direct", "Add the paper's DEC, trained by the task loss alone.", direct, budget="more", start="aug"
+    "DEC direct", "Add the paper's DEC, trained by the task loss alone.", paper_dec, budget="more", start="aug"
 )
 DEC_COMPOSE = Row(
     "DEC compose + supervision",
     "Add DEC with the compose update and equivariance supervision.",
-    supervised(1.0),
+    supervised_dec(1.0),
     budget="more",
     start="aug",
 )

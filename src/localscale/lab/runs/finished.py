@@ -17,18 +17,9 @@ from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.runs.checkpoint import read_weights
 from localscale.lab.runs.models import create_model, make_task
 from localscale.lab.runs.run import Log, Run
-from localscale.lab.tasks.imagenet import ImageNetData
-from localscale.lab.tasks.mnist import MNISTData
-from localscale.lab.tasks.objects import ObjectsData
+from localscale.lab.tasks import TASKS
 
-__all__ = ["DATA_FLAGS", "TASKS", "FinishedRun", "check_control", "load_run", "read_run"]
-
-TASKS: dict[type[Any], str] = {MNISTData: "mnist", ImageNetData: "imagenet", ObjectsData: "objects"}
-DATA_FLAGS = {"mnist": "root", "imagenet": "test_root", "objects": "test_root"}  # the field that names the test images
-
-CLASSES = ("accuracy", "invariance_error", "images", "variants")
-MASKS = ("mean_iou", "equivariance_error", "group_deviation", "images", "groups")
-MEASURED = {"mnist": CLASSES, "imagenet": CLASSES, "objects": MASKS}
+__all__ = ["FinishedRun", "check_control", "load_run", "read_run"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +32,8 @@ class FinishedRun:
 
     @property
     def task(self) -> str:
-        """``mnist``, ``imagenet`` or ``objects``."""
-        return TASKS[type(self.recipe.data)]
+        """Name of the task in ``TASKS``, such as ``mnist``."""
+        return next(name for name, kind in TASKS.items() if type(self.recipe.data) is kind)
 
     @property
     def classes(self) -> int:
@@ -88,7 +79,7 @@ class FinishedRun:
         if folder is None:
             return self
         data: Any = self.recipe.data
-        moved = dataclasses.replace(data, **{DATA_FLAGS[self.task]: folder})
+        moved = dataclasses.replace(data, **{data.test_field: folder})
         return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, data=moved))
 
 
@@ -108,9 +99,8 @@ def read_run(folder: str | Path) -> FinishedRun:
     recipe, result = run.recipe(), run.result()
     if result is None:
         raise CheckpointError(f"the run in {folder} is not finished; finish it with localscale train … --resume first")
-    metrics = MEASURED[TASKS[type(recipe.data)]]
     missing = [name for name in ("metrics", "classes", "seconds") if name not in result]
-    missing = missing or [f"metrics.{name}" for name in metrics if name not in result["metrics"]]
+    missing = missing or [f"metrics.{name}" for name in recipe.data.metrics if name not in result["metrics"]]
     if missing:
         raise CheckpointError(
             f"{run.result_file} has no {missing[0]}; another version of localscale wrote it: train the run again"

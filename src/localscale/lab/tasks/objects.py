@@ -34,6 +34,7 @@ class ObjectsData(TaskData):
     """Training and test folders that ``localscale data objects`` wrote."""
 
     dense: ClassVar[bool] = True
+    metrics: ClassVar[tuple[str, ...]] = ("mean_iou", "equivariance_error", "group_deviation", "images", "groups")
 
     train_root: Path | None = None
     """Folder of training images with their masks."""

@@ -102,6 +102,8 @@ class TaskData(ABC):
     """Settings of a task: a frozen dataclass with defaults for every field, listed in ``TASKS``."""
 
     dense: ClassVar[bool] = False  # whether every pixel has a label
+    test_field: ClassVar[str] = "test_root"  # the field that names the folder of test images
+    metrics: ClassVar[tuple[str, ...]] = ()  # names that the metrics of a result must have
     image_size: int
     data_seed: int
 

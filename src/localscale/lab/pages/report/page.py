@@ -18,7 +18,7 @@ from localscale.lab.pages.report.settings import curves_section, settings_sectio
 from localscale.lab.pages.report.solver import solver_section
 from localscale.lab.pages.report.style import STYLE
 from localscale.lab.runs.answers import measure_changes, open_model
-from localscale.lab.runs.finished import DATA_FLAGS, FinishedRun, check_control, read_run
+from localscale.lab.runs.finished import FinishedRun, check_control, read_run
 from localscale.lab.runs.groups import ImageGroup, ImageGroups, open_groups
 
 __all__ = ["render_report", "write_report"]
@@ -96,7 +96,7 @@ def _sections_of_images(runs: dict[str, FinishedRun], count: int, data: Path | N
     except (DataError, ConfigError, MissingExtraError) as error:
         if data is not None:
             raise
-        field = DATA_FLAGS[runs[RUN].task].replace("_", "-")
+        field = runs[RUN].recipe.data.test_field.replace("_", "-")
         return _left_out(
             f"The test images cannot be read: {error}. Name their folder (data.{field}) with --data FOLDER."
         )
