@@ -1,4 +1,4 @@
-"""Where a pixel is."""
+"""Coordinates of pixels, and resizing."""
 
 import pytest
 import torch
@@ -20,14 +20,14 @@ def test_a_single_sample_sits_at_zero():
     assert lattice(1, 2, dtype=torch.float32).tolist() == [[[0.0, 0.0], [1.0, 0.0]]]
 
 
-def test_coordinates_are_never_half():
+def test_coordinates_are_never_half_precision():
     expected = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float32}
     expected |= {torch.float64: torch.float64, torch.uint8: torch.float32, torch.int64: torch.float32}
     assert {dtype: compute_dtype(dtype) for dtype in expected} == expected
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 224), (1000, 3)])
-def test_no_flow_looks_at_whole_pixels_exactly(size: tuple[int, int]):
+def test_zero_displacement_gives_whole_pixels_exactly(size: tuple[int, int]):
     pixels = pixel_positions(torch.zeros(1, *size, 2))[0]
     rows, columns = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
     assert torch.equal(pixels, torch.stack((columns, rows), dim=-1).float())
@@ -82,7 +82,7 @@ def test_shrinking_keeps_a_ramp_linear_and_corners_on_corners(size: int, new: in
 
 
 def test_shrinking_skips_no_pixel():
-    """The response of every input pixel: none is lost, and inner ones weigh the same."""
+    """Every input pixel contributes, and inner pixels contribute equally."""
     x = torch.eye(25, dtype=torch.float64)[:, None, None, :].expand(-1, 1, 25, 25)
     weights = resize(x, 7, 7)[:, 0, 0].sum(dim=-1)
     assert (weights > 0).all()
@@ -97,7 +97,7 @@ def test_resize_is_symmetric(rng: torch.Generator):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_resize_positions_are_not_rounded_to_the_features_dtype(dtype: torch.dtype):
-    """A bright pixel beyond 256, where bfloat16 has no odd integers, weighs what it weighs in float32."""
+    """Beyond 256 bfloat16 has no odd integers, so weights must be computed in float32."""
     x = torch.zeros(1, 1, 2, 1001)
     x[..., 901] = 1
     expected, resized = resize(x, 2, 101), resize(x.to(dtype), 2, 101)

@@ -1,4 +1,4 @@
-"""One base to catch them all, the builtin each stands in for, and sentences that name the near misses."""
+"""The hierarchy of errors, and phrases with near misses."""
 
 import inspect
 
@@ -16,14 +16,14 @@ OTHER_ERRORS = {"OutputError": OSError, "MissingExtraError": ImportError}
 
 
 @pytest.mark.parametrize("name", VALUE_ERRORS)
-def test_wrong_values_are_value_errors_too(name: str):
+def test_value_errors(name: str):
     error = getattr(errors, name)
     assert issubclass(error, LocalScaleError)
     assert issubclass(error, ValueError)
 
 
 @pytest.mark.parametrize("name", RUNTIME_ERRORS)
-def test_what_only_a_run_can_show_is_a_runtime_error(name: str):
+def test_runtime_errors(name: str):
     error = getattr(errors, name)
     assert issubclass(error, LocalScaleError)
     assert issubclass(error, RuntimeError)
@@ -31,14 +31,14 @@ def test_what_only_a_run_can_show_is_a_runtime_error(name: str):
 
 
 @pytest.mark.parametrize(("name", "builtin"), OTHER_ERRORS.items())
-def test_disks_and_packages_have_builtins_of_their_own(name: str, builtin: type[Exception]):
+def test_output_and_import_errors(name: str, builtin: type[Exception]):
     error = getattr(errors, name)
     assert issubclass(error, LocalScaleError)
     assert issubclass(error, builtin)
     assert str(error("full")) == "full"
 
 
-def test_a_warning_is_no_error():
+def test_the_warning_is_not_an_error():
     assert issubclass(errors.ConvergenceWarning, UserWarning)
     assert not issubclass(errors.ConvergenceWarning, LocalScaleError)
 

@@ -1,4 +1,4 @@
-"""Files are whole or absent, and errors are the ones that matter."""
+"""Files are written atomically, and the original error is raised."""
 
 from pathlib import Path
 

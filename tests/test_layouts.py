@@ -1,4 +1,4 @@
-"""Every layout seen as NCHW, and back."""
+"""Views of every layout as NCHW, and back."""
 
 import pytest
 import torch

@@ -76,7 +76,7 @@ def own_pixels(height: int, width: int) -> torch.Tensor:
 
 
 @EACH_SAMPLER
-def test_looking_at_its_own_pixels_gives_the_input_exactly(sampler: str, rng: torch.Generator):
+def test_sampling_its_own_pixels_gives_the_input_exactly(sampler: str, rng: torch.Generator):
     """Also where neighbours differ by orders of magnitude, as activations do."""
     x = torch.randn(2, 3, 56, 56, generator=rng)
     x = x * 10 ** (-6 * torch.rand(x.shape, generator=rng))
@@ -84,7 +84,7 @@ def test_looking_at_its_own_pixels_gives_the_input_exactly(sampler: str, rng: to
 
 
 @EACH_SAMPLER
-def test_looking_at_its_own_pixels_still_has_gradients(sampler: str, rng: torch.Generator):
+def test_sampling_its_own_pixels_still_has_gradients(sampler: str, rng: torch.Generator):
     x = torch.rand(1, 1, 6, 7, generator=rng, requires_grad=True)
     pixels = own_pixels(6, 7).requires_grad_()
     weights = torch.rand(1, 1, 6, 7, generator=rng)

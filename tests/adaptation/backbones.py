@@ -1,4 +1,4 @@
-"""The smallest network of every family we promise to adapt, with random weights."""
+"""Tiny networks of every supported family, with random weights."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {"knots": 4, "channels": (8, 8), "resolution": 16}
 
 
 class Body(nn.Module):
-    """Mixes channels, whatever side of the tensor they are on."""
+    """A module that mixes channels, in any layout."""
 
     def __init__(self, channels: int, layout: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Body(nn.Module):
 
 
 class Custom(nn.Module):
-    """Somebody's own network: patches, then a body in the layout asked for."""
+    """A custom network: patches, then a body in the given layout."""
 
     def __init__(self, layout: str, stride: tuple[int, int] = (4, 4), prefix: int = 0) -> None:
         super().__init__()
@@ -75,14 +75,14 @@ class Custom(nn.Module):
 
 @dataclass(frozen=True)
 class Backbone:
-    """How to make one, the image it takes, and a place inside to adapt."""
+    """A function that makes a network, its image size, and a site in it."""
 
     make: Callable[[], nn.Module]
     size: tuple[int, int]
     site: str | Site
 
     def build(self, seed: int = 0) -> nn.Module:
-        """In eval mode; every weight random, for several libraries start with a head of zeros."""
+        """Return the network in eval mode, with noise on every weight, because some heads start at zero."""
         torch.manual_seed(seed)
         model = self.make().eval()
         with torch.no_grad():
@@ -162,17 +162,17 @@ VIT, RESNET = BACKBONES["timm ViT"], BACKBONES["timm ResNet"]
 
 
 def vit(**settings: Any) -> nn.Module:
-    """timm's ViT, tiny, with settings of one's own."""
+    """Return a tiny timm ViT with the given settings."""
     return Backbone(_timm("vit_tiny_patch16_224", **{**TIMM_VIT, **settings}), (64, 64), "blocks.0").build()
 
 
 def logits(answer: Any) -> Tensor:
-    """What a classifier answers; transformers wraps it."""
+    """Return the logits of a classifier's output; transformers wraps them."""
     return answer if isinstance(answer, Tensor) else answer.logits
 
 
 def randomise_heads(model: AdaptedModel, std: float = 0.3) -> AdaptedModel:
-    """As after some training: the canonicalizers leave the identity."""
+    """Give the canonicalizers random last layers, so that their maps differ from the identity."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for canonicalizer in model.canonicalizers.values():

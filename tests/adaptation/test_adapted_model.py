@@ -1,4 +1,4 @@
-"""What an adapted model reports, keeps to itself, and shares with its base."""
+"""Adapted models: reports, threads, copies, gradients, checkpointing and precision."""
 
 import copy
 import threading
@@ -51,7 +51,7 @@ def test_report_of_every_site(source: str, family: str):
         assert not site.residual.requires_grad
 
 
-def test_report_tells_what_did_not_converge():
+def test_the_report_shows_failed_images():
     model = trained(max_steps=1, tolerance=1e-9)
     with pytest.warns(ConvergenceWarning, match="fixed points stopped above the tolerance 1e-09 after 1 steps"):
         _, report = model(VIT.images(), return_report=True)
@@ -68,7 +68,7 @@ def test_policy_raise_is_a_convergence_error_at_any_size(size: tuple[int, int], 
         randomise_heads(model)(torch.randn(2, 3, *size))
 
 
-def test_the_input_is_what_its_map_makes_of_the_image():
+def test_the_base_gets_the_unscaled_image():
     base, images = VIT.build(), VIT.images()
     model = randomise_heads(VIT.adapted(base, sites=("input",), **LOOSE))
     with torch.no_grad():
@@ -76,17 +76,17 @@ def test_the_input_is_what_its_map_makes_of_the_image():
         torch.testing.assert_close(found, base(unscale(images, report["input"].map)), atol=1e-6, rtol=0)
 
 
-def test_source_image_looks_at_the_image_as_it_came():
+def test_source_image_uses_the_original_image():
     model, images = trained(source="image"), VIT.images()
     _, report = model(images, return_report=True)
     for path, canonicalizer in model.canonicalizers.items():
         assert torch.equal(canonicalizer(images).map.state(), report[path].map.state())
 
 
-# The base's own answer
+# The base model's output
 
 
-def test_disabled_is_the_base_bit_for_bit():
+def test_disabled_gives_exactly_the_base_models_output():
     images = VIT.images()
     expected = answer(VIT.build(), images)
     model = trained()
@@ -108,7 +108,7 @@ def test_disabled_ends_with_an_exception():
     assert torch.equal(answer(model, images), before)
 
 
-def test_disabled_holds_in_its_own_thread_only():
+def test_disabled_affects_only_its_thread():
     model, images = trained(), VIT.images()
     expected = answer(model, images)
     with model.disabled(), ThreadPoolExecutor(1) as pool:
@@ -121,7 +121,7 @@ def test_the_base_can_be_called_on_its_own_at_its_usual_size():
     assert torch.equal(answer(model.base, images), answer(model, images))
 
 
-def test_the_base_on_its_own_knows_no_other_size():
+def test_the_base_alone_refuses_another_size():
     model = adapt(vit(dynamic_img_size=True), dec_config(sites=("blocks.0",), **SMALL))
     model(torch.zeros(1, 3, 96, 96))
     with pytest.raises(SiteError) as error:
@@ -131,11 +131,11 @@ def test_the_base_on_its_own_knows_no_other_size():
     )
 
 
-# Nothing is left on the model
+# State
 
 
 class Meet(nn.Module):
-    """Waits until another thread is as far."""
+    """A module that waits until another thread reaches it too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Meet(nn.Module):
 
 @EACH_SOURCE
 def test_two_threads_at_once(source: str):
-    """Images of as many tokens and another shape, both inside the base at the same time."""
+    """Two images with equally many tokens and different shapes are in the base at the same time."""
     base = vit(img_size=(64, 96), dynamic_img_size=True)
     base.norm_pre = Meet()
     config = dec_config(sites=("input", "blocks.0"), source=source, fixed_steps=True, **SMALL)
@@ -179,7 +179,7 @@ def attributes(model: nn.Module) -> dict[str, set[str]]:
 
 
 @EACH_SOURCE
-def test_nothing_is_left_on_self(source: str):
+def test_a_forward_pass_leaves_no_state(source: str):
     model = trained(source=source)
     before = attributes(model)
     model(VIT.images())
@@ -189,7 +189,7 @@ def test_nothing_is_left_on_self(source: str):
 
 
 @EACH_SOURCE
-def test_nothing_is_left_after_an_exception_in_the_base(source: str):
+def test_an_exception_in_the_base_leaves_no_state(source: str):
     model, images = trained(source=source), VIT.images()
     expected, block = answer(model, images), model.base.blocks[1]
     model.base.blocks[1] = Fails()

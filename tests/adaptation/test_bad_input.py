@@ -1,4 +1,4 @@
-"""Wrong images, wrong sites, wrong moments: what came, what was expected, what to do."""
+"""Errors of wrong images and wrong sites."""
 
 import pytest
 import torch
@@ -148,7 +148,7 @@ def test_a_refused_site_leaves_the_model_as_it_was():
     adapt(base, DECConfig(sites=("blocks.0",)))
 
 
-def test_a_site_that_takes_no_picture():
+def test_a_site_without_image_features():
     message = refused(SiteError, adapt, VIT.build(), DECConfig(sites=("head",)))
     assert message == (
         "head takes a tensor of shape (2, 48) for two 64×64 images, which is neither NCHW, NHWC nor tokens; "
@@ -157,7 +157,7 @@ def test_a_site_that_takes_no_picture():
 
 
 class Bias(nn.Module):
-    """Takes nothing, gives a learned constant."""
+    """A module without input that returns a learned constant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ def test_a_described_site_of_other_channels():
     assert message == "features have shape (1, 6, 8, 8); expected (batch, 7, height, width)"
 
 
-def test_tokens_that_no_patch_size_explains():
+def test_a_number_of_tokens_that_fits_no_patch_size():
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -230,7 +230,7 @@ def test_a_model_that_does_not_run_on_the_blank_image(use):
 
 
 class Neck(nn.Module):
-    """Answers with a dictionary, as some do."""
+    """A module that returns a dictionary."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Scaling back what a site, or the whole model, answers."""
+"""Scale back the output of a site, or of the whole model."""
 
 import pytest
 import timm
@@ -44,7 +44,7 @@ def test_logits_are_scaled_back(size: tuple[int, int]):
     assert all(gradient.any() for gradient in gradients(model, images).values())
 
 
-def test_an_answer_without_pixels_cannot_be_scaled_back():
+def test_an_output_without_pixels_cannot_be_scaled_back():
     model = VIT.adapted(mode="equivariant")
     with pytest.raises(SiteError) as error:
         model(VIT.images())

@@ -1,4 +1,4 @@
-"""Finding sites, and knowing how their features lie at every image size."""
+"""Find sites, and the layout of their features at every image size."""
 
 import inspect
 from collections.abc import Callable
@@ -110,7 +110,7 @@ def test_every_listed_site_of_a_model_can_be_adapted():
                 torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=0)
 
 
-def test_as_many_channels_as_pixels_are_told_apart_by_the_layers():
+def test_as_many_channels_as_pixels_are_resolved_by_the_layers():
     first = nn.Sequential(nn.Conv2d(3, 16, 4, 4), nn.Sequential(nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)))
     last = nn.Sequential(nn.Conv2d(3, 16, 4, 4), nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16)))
     for model, layout in ((first, "NCHW"), (last, "NHWC")):
@@ -118,7 +118,7 @@ def test_as_many_channels_as_pixels_are_told_apart_by_the_layers():
         assert (str(found[1]), found[1].layout, found[1].shape) == ("1", layout, (2, 16, 16, 16))
 
 
-def test_a_partly_described_site_keeps_what_was_said():
+def test_a_partly_described_site_keeps_its_fields():
     given = Site("trunk.body", layout="tokens", prefix=2, stride=(4, 8))
     model = adapt(Custom("tokens", stride=(4, 8), prefix=2), DECConfig(sites=(given,)), input_size=(3, 32, 48))
     (site,) = model.sites
@@ -152,7 +152,7 @@ def flags(model: nn.Module) -> dict[str, bool]:
     return {name: module.training for name, module in model.named_modules()}
 
 
-def test_nothing_is_left_behind():
+def test_a_trial_run_leaves_no_hooks():
     model = timm.create_model("test_resnet", drop_rate=0.5).train()
     model.layer1.eval()
     model.layer2[0].bn1.eval()
@@ -167,7 +167,7 @@ def test_nothing_is_left_behind():
     assert torch.equal(torch.random.get_rng_state(), generator)
 
 
-def test_nothing_is_left_behind_by_a_failing_trial_run():
+def test_a_failing_trial_run_leaves_no_hooks():
     model = vit().train()
     model.blocks[0].eval()
     before = flags(model)
@@ -197,7 +197,7 @@ def test_an_adapted_model_trains_or_not_as_its_base_did(training: bool):
 
 
 class Probe(nn.Module):
-    """Notes what enters a module."""
+    """A hook that records the input of a module."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Probe(nn.Module):
 
 
 def warped_and_plain(model: AdaptedModel, probe: Probe, images: Tensor, **kwargs):
-    """What enters the probed module with the map, and without; and the map."""
+    """Return the input of the probed module with canonicalization, without it, and the map."""
     probe.seen.clear()
     with torch.no_grad():
         _, report = model(images, return_report=True, **kwargs)
@@ -246,7 +246,7 @@ def test_prefix_tokens_are_not_warped(prefix: int):
 
 
 def test_prefix_tokens_are_not_scaled_back():
-    """With a block that does nothing, what leaves the site differs from what entered it in its patches alone."""
+    """With a block that does nothing, the site changes patches only."""
     base = vit(reg_tokens=2)
     base.blocks[0] = nn.Sequential(nn.Identity())
     base.blocks[1] = probe = Probe(base.blocks[1])
@@ -306,7 +306,7 @@ def test_resnet_takes_any_size(size: tuple[int, int]):
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 64), (64, 128)])
-def test_swin_takes_any_size_if_told_so(size: tuple[int, int]):
+def test_swin_takes_any_size_if_configured(size: tuple[int, int]):
     base = swin(**ANY_SIZE)
     base.layers[1] = probe = Probe(base.layers[1])
     images = torch.randn(2, 3, *size)

@@ -130,7 +130,7 @@ def test_a_head_trained_on_after_loading_is_saved(tmp_path: Path):
 
 
 def test_a_head_the_base_had_already_is_saved_again(tmp_path: Path):
-    """The base that comes out of a trained model has the trained head; whoever loads next may not."""
+    """unwrap returns the base with its trained head, which the next user's base may not have."""
     model = train_head(trained())
     expected = answer(model, VIT.images())
     model.save_pretrained(tmp_path / "first")
@@ -195,7 +195,7 @@ def test_the_card_of_a_transformers_model(tmp_path: Path):
     assert "base_model: ViTForImageClassification" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
-def test_no_pickle_anywhere():
+def test_the_library_does_not_use_pickle():
     sources = list(Path(localscale.__file__).parent.rglob("*.py"))
     assert len(sources) > 20
     for path in sources:
@@ -210,7 +210,7 @@ def test_no_pickle_anywhere():
 # Other base weights
 
 
-def test_other_base_weights_are_told(folder: Path):
+def test_other_base_weights_warn(folder: Path):
     base = VIT.build(seed=5)
     with pytest.warns(UserWarning, match="weights are not the ones") as caught:
         AdaptedModel.from_pretrained(folder, base)
@@ -221,7 +221,7 @@ def test_other_base_weights_are_told(folder: Path):
     assert caught[0].filename == __file__, "the warning points at the caller"
 
 
-def test_other_weights_beside_a_trained_head_are_told(tmp_path: Path):
+def test_other_weights_beside_a_trained_head_warn(tmp_path: Path):
     train_head(trained()).save_pretrained(tmp_path)
     base = VIT.build()
     with torch.no_grad():
@@ -255,7 +255,7 @@ def test_a_failing_write_leaves_the_old_files(folder: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("broken", ["README.md", "config.json"])
 def test_a_write_that_fails_late_leaves_all_old_files(broken: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """New weights beside an old config.json would be another model than either."""
+    """New weights with an old config.json would be a different model."""
     before, write_text = contents(folder), Path.write_text
 
     def until_full(path: Path, *args, **kwargs):

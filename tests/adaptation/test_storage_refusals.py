@@ -1,4 +1,4 @@
-"""Every way a saved folder can be wrong."""
+"""Errors of damaged or mismatched folders."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refused(folder: Path, base: nn.Module | None = None, error: type[Exception] = CheckpointError) -> str:
-    """The message of the refusal; the base comes out as it went in."""
+    """Return the error message, and assert that the base is unchanged."""
     base = VIT.build() if base is None else base
     modules, state = dict(base.named_modules()), {name: t.clone() for name, t in base.state_dict().items()}
     with pytest.raises(error) as caught:
@@ -160,7 +160,7 @@ def test_another_head(tmp_path: Path):
     assert found.startswith(f"base.head.bias has shape (5,) in {tmp_path / 'model.safetensors'} and (7,)")
 
 
-def test_another_architecture_is_told_where_every_tensor_fits(tmp_path: Path):
+def test_another_architecture_warns_even_if_every_tensor_fits(tmp_path: Path):
     """A canonicalizer of the input fits every network that takes colour images."""
     trained(sites=("input",)).save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="the base model's weights are not the ones") as caught:

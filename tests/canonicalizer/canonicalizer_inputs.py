@@ -1,4 +1,4 @@
-"""Features to canonicalize and canonicalizers that do something."""
+"""Features, and canonicalizers with random last layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def noise(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def smooth(batch: int, channels: int, size: int, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Sums of four plane waves of at most two periods: what interpolation does little harm to."""
+    """Return sums of four plane waves of at most two periods, with a small interpolation error."""
     rng = torch.Generator().manual_seed(seed)
     wave = torch.rand(3, batch, channels, 4, 1, 1, generator=rng, dtype=dtype) * 2
     place = torch.linspace(0, 1, size, dtype=dtype)
@@ -35,7 +35,7 @@ def canonicalizer(
     seed: int = 0,
     **settings: Any,
 ) -> Canonicalizer:
-    """One with its last layers drawn from N(0, ``std``²); zero leaves them as they start."""
+    """Return a canonicalizer with last layers drawn from N(0, ``std``²)."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         module = Canonicalizer(in_channels, knots, dec_config(**settings)).to(dtype)

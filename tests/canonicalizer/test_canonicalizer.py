@@ -1,4 +1,4 @@
-"""h: features in, an equilibrium map out, image by image."""
+"""The canonicalizer h, from features to equilibrium maps."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def shown_to_the_network(features: Tensor, **settings) -> Tensor:
 @pytest.mark.parametrize(
     ("family", "shape"), [("grid", (2, 3, 64, 48)), ("separable", (1, 192, 14, 14)), ("grid", (2, 8, 1, 1))]
 )
-def test_every_map_is_the_identity_at_first(update: str, family: str, shape: tuple[int, ...]):
+def test_every_map_is_the_identity_at_initialisation(update: str, family: str, shape: tuple[int, ...]):
     report = canonicalizer(shape[1], (5, 4), update=update, family=family)(noise(*shape))
     assert isinstance(report, SiteReport)
     assert torch.equal(report.map.state(), identity_map(shape[0], (5, 4), family=family).state())
@@ -51,7 +51,7 @@ def test_every_map_is_the_identity_at_first(update: str, family: str, shape: tup
 
 @EACH_FAMILY
 def test_the_map_is_an_equilibrium(family: str):
-    """Apply the update once more by hand: nothing moves."""
+    """One more step of the update does not change the map."""
     module = canonicalizer(3, std=1.0, family=family, dtype=torch.float64, tolerance=1e-10, max_steps=60)
     features = smooth(3, 3, 40)
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_no_grid_map_folds_converged_or_not(update: str, std: float, guard: floa
 
 
 @pytest.mark.parametrize(("update", "std"), [("direct", 0.5), ("compose", 0.5), ("descent", 5.0)])
-def test_without_a_guard_they_do_fold(update: str, std: float):
+def test_without_a_guard_some_maps_fold(update: str, std: float):
     with torch.no_grad():
         m = canonicalizer(192, std=std, update=update, guard=None, **WILD)(noise(12, 192, 14, 14)).map
     assert (m.min_determinant() < 0).any()

@@ -13,7 +13,7 @@ EACH_UPDATE = pytest.mark.parametrize("update", UPDATES)
 
 
 def loss(module: Canonicalizer, features: Tensor) -> Tensor:
-    """Some linear functional of the maps."""
+    """Return a linear functional of the maps."""
     state = module(features).map.state()
     return (state * noise(*state.shape, seed=9, dtype=state.dtype)).sum()
 
@@ -86,7 +86,7 @@ def test_rules_agree_at_the_equilibrium_and_one_phantom_step_does_not():
 )
 @pytest.mark.parametrize("std", [0.0, 0.5])
 def test_every_parameter_gets_a_gradient(gradient: str, update: str, family: str, std: float):
-    """At the start the last layers learn; once they have moved, all do."""
+    """At initialisation only the last layers have a gradient; afterwards all layers do."""
     module = canonicalizer(
         8, (4, 4), std=std, update=update, family=family, gradient=gradient, max_steps=4, fixed_steps=True
     )

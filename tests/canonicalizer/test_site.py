@@ -1,4 +1,4 @@
-"""A place in a network: what is known about it, its patch grid, its JSON, and its errors."""
+"""``Site``: its fields, its patch grid, its JSON, and its errors."""
 
 import pytest
 
@@ -108,7 +108,7 @@ def test_json_round_trip(site: Site):
     assert Site.from_json(site) is site
 
 
-def test_json_is_the_path_where_that_says_it_all_and_never_the_shape():
+def test_json_is_the_path_if_all_else_is_default():
     assert Site("blocks.0", shape=(1, 2, 3)).to_json() == "blocks.0"
     assert Site("blocks.0", prefix=2, shape=(1, 2, 3)).to_json() == {"path": "blocks.0", "prefix": 2}
 
@@ -135,7 +135,7 @@ def test_impossible_stride(stride: tuple[int, ...]):
 
 
 @pytest.mark.parametrize("value", [3, None, ["a"], {}, {"path": 3}, {"layout": "NCHW"}])
-def test_what_is_no_site(value: object):
+def test_values_that_are_not_sites(value: object):
     with pytest.raises(ConfigError, match=r"^a site is .*; expected a dotted path, a Site, or \{\"path\": …\}$"):
         Site.from_json(value)
 

@@ -16,7 +16,7 @@ EACH_UPDATE = pytest.mark.parametrize("update", UPDATES)
 
 
 def step(module: Canonicalizer, features: Tensor, m):
-    """The update's map after ``m``."""
+    """Return the map after one step from ``m``."""
     config = module.config
     return config.update.step(m, lambda seen: unscale(features, seen, sampler="gather"), module.network, config.guard)
 
@@ -52,7 +52,7 @@ def test_compose_follows_the_map_by_the_networks(family: str):
 
 
 def test_the_guard_reaches_the_composition():
-    """Two guarded maps may fold one after the other."""
+    """The composition of two guarded maps may fold."""
     module = canonicalizer(3, std=0.5, update="compose", guard=0.6)
     features = noise(20, 3, 20, 20)
     m = random_map(20, 6, strength=1.0, guard=0.6, generator=torch.Generator().manual_seed(4))
@@ -76,7 +76,7 @@ def on_knots(m, knots: int) -> Tensor:
 
 @pytest.mark.parametrize("start", ["identity", "warped"])
 def test_same_canonical_form_and_compose_carries_g_along_while_direct_forgets_it(start: str):
-    """g bends at 1/2 alone and m keeps 1/2, so that g∘m bends only at knots and is exact on them."""
+    """g has a knot only at 1/2 and m keeps 1/2, so g∘m is exact on the knots."""
     even = torch.tensor([[0, 0.25, 0.5, 0.75, 1]], dtype=torch.float64)
     m = pair(even if start == "identity" else torch.tensor([[0, 0.32, 0.5, 0.71, 1]], dtype=torch.float64))
     g = pair(torch.tensor([[0, 0.3, 0.6, 0.8, 1]], dtype=torch.float64))
@@ -105,7 +105,7 @@ def test_same_canonical_form_and_compose_carries_g_along_while_direct_forgets_it
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_grid_carries_g_along_too(seed: int):
-    """From the identity, where g∘id is on the lattice whatever g; a guard that has work to do would shrink g∘δ."""
+    """Starting from the identity, g∘id is on the lattice for every g; a guard would shrink g∘δ."""
     g = random_map(1, 6, strength=0.8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     module = canonicalizer(3, std=0.5, dtype=torch.float64, update="compose", guard=None)
     errors = []
@@ -122,7 +122,7 @@ def test_a_grid_carries_g_along_too(seed: int):
 
 
 class Straighten(nn.Module):
-    """A network whose answer is known: δ undoes, on the knots, the ramps it sees in channels 0 (x) and 1 (y)."""
+    """A network with a known equilibrium: δ inverts, on the knots, the ramps in channels 0 (x) and 1 (y)."""
 
     def __init__(self, knots: int) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def test_equilibria_of_compose_move_with_the_image_and_those_of_direct_do_not(kn
 @EACH_FAMILY
 @pytest.mark.parametrize("step_size", [0.5, 20.0])
 def test_one_descent_step_by_hand(family: str, step_size: float):
-    """Φ − η ∇E on the raw parameters, with autograd and nothing of the update."""
+    """Φ − η ∇E on the raw parameters, computed with autograd alone."""
     module = canonicalizer(
         3, (5, 4), std=0.5, dtype=torch.float64, update="descent", family=family, step_size=step_size
     )
@@ -261,8 +261,8 @@ def test_networks_are_maps_or_energies(update: str):
 
 
 @EACH_FAMILY
-def test_step_size_zero_stands_still(family: str):
-    """What makes η the size of the step and nothing else."""
+def test_step_size_zero_does_nothing(family: str):
+    """A step of size zero does not change the map."""
     module = canonicalizer(3, (4, 4), std=0.5, dtype=torch.float64, update="descent", family=family, step_size=0.0)
     m = random_map(2, 4, family=family, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(step(module, smooth(2, 3, 16), m).state(), m.state(), atol=1e-12, rtol=0)

@@ -1,4 +1,4 @@
-"""Counting the times the host looks at the data."""
+"""Count host synchronisations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKS = {
 
 
 class HostSyncs(TorchDispatchMode):
-    """Within it, ``count`` is how many operations needed a tensor's values on the host."""
+    """A context that counts the operations that read a tensor's values on the host."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""Fixed-point problems whose answers are known without solving them here."""
+"""Fixed-point problems with known solutions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """z = f(z) for a batch: where to start, and the answer."""
+    """z = f(z) for a batch, with a starting point and the solution."""
 
     f: Callable[[Tensor], Tensor]
     start: Tensor
@@ -38,20 +38,20 @@ def linear_contraction(dtype: torch.dtype) -> Problem:
 
 
 def linear_expansion(dtype: torch.dtype) -> Problem:
-    """Eigenvalues below −1: plain iteration runs away, though the answer is there."""
+    """A linear problem with eigenvalues below −1, where Picard iteration diverges."""
     rates, offset = torch.tensor([-1.5, -2.0, -3.0, 0.5], dtype=torch.float64), _draw(2, 4)
     a, b = rates.to(dtype), offset.to(dtype)
     return Problem(lambda z: a * z + b, torch.zeros(2, 4, dtype=dtype), (offset / (1 - rates)).to(dtype))
 
 
 def cosine(dtype: torch.dtype) -> Problem:
-    """Of any shape: here an image with three dimensions per sample."""
+    """A problem with three dimensions per sample, as an image has."""
     answer = torch.full((2, 1, 2, 3), 0.7390851332151607, dtype=dtype)
     return Problem(torch.cos, torch.linspace(0, 1, 12, dtype=dtype).view(2, 1, 2, 3), answer)
 
 
 def tanh_network(dtype: torch.dtype) -> Problem:
-    """z = tanh(Wz + b), answered by scipy."""
+    """z = tanh(Wz + b), solved by scipy."""
     weight, bias = contraction_matrix(1, 5)[0], _draw(4, 5, seed=2)
     w, b = weight.to(dtype), bias.to(dtype)
     numpy_weight = weight.numpy()
@@ -61,13 +61,13 @@ def tanh_network(dtype: torch.dtype) -> Problem:
 
 
 def fixed_point_at_zero(dtype: torch.dtype) -> Problem:
-    """Where a relative residual has nothing to be relative to."""
+    """A problem with the solution zero, where a relative residual is 0/0."""
     start = torch.tensor([[1.0, 0.5, 0.2], [2.0, 1.0, -1.0]], dtype=dtype)
     return Problem(lambda z: 0.5 * torch.sin(z), start, torch.zeros_like(start))
 
 
 def square_root(dtype: torch.dtype) -> Problem:
-    """Newton's iteration; its slope at the answer is zero."""
+    """Newton's iteration, whose derivative at the solution is zero."""
     square = torch.tensor([[2.0, 9.0, 100.0]], dtype=dtype)
     return Problem(lambda z: 0.5 * (z + square / z), torch.ones(1, 3, dtype=dtype), square.sqrt())
 
@@ -86,12 +86,12 @@ RATES = torch.tensor([[0.1, 0.2, 0.0], [0.9, -0.9, 0.8], [0.5, 0.3, -0.2], [-0.9
 
 
 def rotating(rates: Tensor) -> Callable[[Tensor], Tensor]:
-    """A problem per row of ``rates``: the larger, the harder."""
+    """Return f with one problem per row of ``rates``; larger rates converge more slowly."""
     return lambda z: rates * torch.cos(2 * z.roll(1, dims=1)) / 2 + 1
 
 
 class Seen:
-    """f, and every point it was asked at."""
+    """A function that records the points at which it is evaluated."""
 
     def __init__(self, f: Callable[[Tensor], Tensor]) -> None:
         self.f = f

@@ -1,4 +1,4 @@
-"""A meter of memory that needs no GPU: the most bytes that tensors made within it held at once."""
+"""Measure the peak memory of tensors on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``fixed_point`` promises a batch: one answer per sample, told how good it is, whatever the others do."""
+"""``fixed_point`` solves each sample of a batch independently, and reports how well."""
 
 import logging
 import re
@@ -79,8 +79,8 @@ def test_a_converged_sample_is_frozen(solver: Anderson | Picard):
 
 
 @EACH_SOLVER
-def test_what_f_says_of_a_converged_sample_is_not_heard(solver: Anderson | Picard):
-    """Not even where it would look like a better answer."""
+def test_a_converged_sample_ignores_later_values_of_f(solver: Anderson | Picard):
+    """Even where f would give a smaller residual."""
     hard, visits = rotating(RATES), [0]
     with torch.no_grad():
         expected = fixed_point(hard, torch.zeros(4, 3), solver=solver)
@@ -98,8 +98,8 @@ def test_what_f_says_of_a_converged_sample_is_not_heard(solver: Anderson | Picar
 
 
 @EACH_SOLVER
-def test_harder_company_changes_nothing(solver: Anderson | Picard):
-    """Bitwise: the same sample beside three easy ones, and beside three hard ones."""
+def test_a_sample_does_not_depend_on_the_rest_of_its_batch(solver: Anderson | Picard):
+    """The same sample gives equal bits beside three easy samples and beside three hard ones."""
     answers = []
     for rate in (0.05, 0.9):
         rates = RATES.clone()
@@ -113,7 +113,7 @@ def test_harder_company_changes_nothing(solver: Anderson | Picard):
 @pytest.mark.parametrize(
     "diverges", [lambda z: 3 * z + z.sign(), lambda z: z * z + 1, lambda z: torch.exp(z * z), lambda z: 1 / (z - z)]
 )
-def test_divergence_returns_the_best_point_met(diverges, solver: Anderson | Picard):
+def test_divergence_returns_the_best_point(diverges, solver: Anderson | Picard):
     start = torch.tensor([[0.5, 0.2, 0.1], [-0.5, 2.0, 1.0]])
     image = diverges(start)
     at_start = ((image - start).norm(dim=1) / image.norm(dim=1)).nan_to_num(torch.inf, torch.inf)
@@ -126,7 +126,7 @@ def test_divergence_returns_the_best_point_met(diverges, solver: Anderson | Pica
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_running_off_to_where_norms_overflow_is_not_converging(size: int):
-    """‖f(z)‖² leaves float32 near 1e19 while ‖f(z) − z‖² is still inside."""
+    """‖f(z)‖² overflows float32 near 1e19, before ‖f(z) − z‖² does."""
     solution = fixed_point(lambda z: 2 * z + 1, torch.ones(1, size), solver=Picard(200), on_failure="identity")
     assert not solution.converged.any()
     assert (solution.residual > 0.1).all()
@@ -158,7 +158,7 @@ def test_raise_says_both():
         fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Picard(20, 1e-6), on_failure="raise")
 
 
-def test_identity_gives_the_start_back_to_the_failed_alone():
+def test_identity_returns_the_start_for_failed_samples_only():
     start = torch.full((4, 3), 0.25)
     kept = fixed_point(rotating(RATES), start, solver=Picard(300, 1e-6))
     solution = fixed_point(rotating(RATES), start, solver=Picard(20, 1e-6), on_failure="identity")
@@ -168,7 +168,7 @@ def test_identity_gives_the_start_back_to_the_failed_alone():
 
 
 @EACH_GRADIENT
-def test_a_sample_given_its_start_sends_no_gradient(gradient: str):
+def test_a_sample_at_its_start_has_no_gradient(gradient: str):
     rates = RATES.clone().requires_grad_()
     solution = fixed_point(
         rotating(rates), torch.zeros(4, 3), solver=Picard(20, 1e-6), gradient=gradient, on_failure="identity"
@@ -178,11 +178,11 @@ def test_a_sample_given_its_start_sends_no_gradient(gradient: str):
 
 
 @pytest.mark.parametrize("on_failure", POLICIES)
-def test_policies_are_silent_when_all_is_well(on_failure: str):
+def test_policies_are_silent_when_all_samples_converge(on_failure: str):
     assert fixed_point(torch.cos, torch.zeros(2, 2), on_failure=on_failure).converged.all()
 
 
-def test_fixed_steps_warn_nobody_but_the_solution_tells():
+def test_fixed_steps_do_not_warn_but_report():
     solution = fixed_point(rotating(RATES), torch.zeros(4, 3), solver=Picard(20, 1e-6, fixed_steps=True))
     assert solution.converged.tolist() == [True, False, True, False]
 
@@ -206,7 +206,7 @@ def test_a_residual_at_the_tolerance_is_within_it_and_one_above_is_not(tolerance
 # Errors.
 
 
-def test_a_start_that_is_no_batch_of_vectors():
+def test_a_start_of_the_wrong_rank_or_dtype():
     with pytest.raises(
         ShapeError, match=r"^z0 has shape \(3,\) and dtype torch.float32; expected a float32 or float64 \(batch,"
     ):
@@ -237,7 +237,7 @@ def test_unknown_gradient_names_the_near_miss():
         fixed_point(torch.cos, torch.zeros(1, 1), gradient="none")
 
 
-def test_raising_and_never_looking_exclude_each_other():
+def test_fixed_steps_cannot_raise():
     with pytest.raises(ConfigError, match=r'^on_failure="raise" reads the result on the host'):
         fixed_point(torch.cos, torch.zeros(1, 1), solver=Anderson(fixed_steps=True), on_failure="raise")
 

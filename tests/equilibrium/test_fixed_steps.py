@@ -57,8 +57,8 @@ def test_fixed_steps_never_synchronise(solver, gradient: str, on_failure: str):
     assert counts[False] > 0, "the meter reads"
 
 
-@pytest.mark.parametrize("solver", [Anderson(6, fixed_steps=True), Picard(9, fixed_steps=True)])
-def test_compiled_equals_eager(solver: Anderson | Picard, rng: torch.Generator):
+def test_compiled_equals_eager(rng: torch.Generator):
+    solver = Anderson(6, fixed_steps=True)
     weight, bias = 0.3 * torch.randn(4, 4, generator=rng), torch.randn(3, 4, generator=rng)
 
     def solve(w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""How a fixed point is differentiated: the value of each rule's gradient, the path it takes, and what it costs."""
+"""Gradient rules of fixed points: their values, their graphs and their memory."""
 
 import itertools
 import logging
@@ -28,7 +28,7 @@ COTANGENT = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
 
 
 def leaves() -> tuple[Tensor, Tensor]:
-    """A weight that all samples share, and an input each."""
+    """Return a weight that all samples share, and one input per sample."""
     draw = torch.Generator().manual_seed(3)
     inputs = torch.randn(3, 4, generator=draw, dtype=torch.float64)
     return contraction_matrix(1, 4, norm=0.9)[0].requires_grad_(), inputs.requires_grad_()
@@ -67,11 +67,11 @@ def central_differences(step: float = 1e-5) -> tuple[Tensor, ...]:
     return tuple(results)
 
 
-# The value.
+# Values.
 
 
 def test_implicit_is_the_gradient_of_the_equilibrium():
-    """With respect to a weight f has caught, and to an input it has caught."""
+    """Both with respect to a weight and to an input that f closes over."""
     assert distance(gradients("implicit"), central_differences()) <= 1e-6
 
 
@@ -83,7 +83,7 @@ def test_implicit_whatever_solves_the_adjoint(adjoint: Anderson | Picard | None)
 
 
 def test_implicit_in_closed_form():
-    """z = az + b has dz/da = b/(1 − a)², dz/db = 1/(1 − a); |a| > 1 included, where no unrolling of f would do."""
+    """z = az + b has dz/da = b/(1 − a)², dz/db = 1/(1 − a); also for |a| > 1, where iterating f diverges."""
     a = torch.tensor([[0.5], [-3.0]], dtype=torch.float64, requires_grad=True)
     b = torch.tensor([[2.0], [1.0]], dtype=torch.float64, requires_grad=True)
     value = fixed_point(lambda z: a * z + b, torch.zeros(2, 1, dtype=torch.float64), solver=Anderson(50, 1e-13)).value
@@ -126,7 +126,7 @@ def test_phantom_comes_closer_with_more_steps_and_one_is_not_enough():
     assert errors[-1] < 1e-6
 
 
-def test_one_phantom_step_is_the_slope_of_f_alone():
+def test_one_phantom_step_is_the_vector_jacobian_product_of_f():
     """No (1 − J)⁻¹: the vector–Jacobian product of f at the equilibrium."""
     weight, inputs = leaves()
     point = solve(weight, inputs).value.detach()
@@ -169,7 +169,7 @@ def test_float32_features_get_float32_gradients():
 
 
 def test_second_derivatives_are_refused_by_implicit_and_right_unrolled():
-    """The backward pass holds z* fixed; differentiating it again would silently forget how z* moves."""
+    """The backward pass holds z* fixed, so differentiating it again would give a wrong result."""
     a = torch.tensor([[0.8]], dtype=torch.float64, requires_grad=True)
 
     def value(gradient: str) -> Tensor:
@@ -189,11 +189,11 @@ def test_second_derivatives_are_refused_by_implicit_and_right_unrolled():
     torch.testing.assert_close(curvature, (sides[0] - sides[1]) / (2 * step), rtol=1e-6, atol=0)
 
 
-# The path.
+# Graphs.
 
 
 def nodes(value: Tensor) -> list[str]:
-    """The name of every node of the graph behind ``value``."""
+    """Return the name of every node of the graph of ``value``."""
     found, waiting = set(), [value.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -208,7 +208,7 @@ def evaluations(value: Tensor) -> int:
 
 
 def of_length(gradient, steps: int, solver=Anderson) -> Tensor:
-    """Exactly ``steps`` steps."""
+    """Return the value after exactly ``steps`` steps."""
     return solve(*leaves(), gradient, solver(steps, 0.0, fixed_steps=True)).value
 
 
@@ -269,7 +269,7 @@ def test_the_equilibrium_does_not_depend_on_the_start():
     assert by_weight.abs() > 0
 
 
-# The adjoint that fails.
+# Adjoints that do not converge.
 
 
 def test_an_adjoint_that_does_not_converge_is_logged(caplog: pytest.LogCaptureFixture):
@@ -281,7 +281,7 @@ def test_an_adjoint_that_does_not_converge_is_logged(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("adjoint", [Anderson(100, 1e-9), Picard(3, 1e-9, fixed_steps=True)])
-def test_an_adjoint_that_converges_or_never_looks_is_not_logged(adjoint, caplog: pytest.LogCaptureFixture):
+def test_an_adjoint_that_converges_or_has_fixed_steps_is_not_logged(adjoint, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.DEBUG, "localscale"):
         gradients(Implicit(adjoint))
     assert not caplog.records
@@ -291,7 +291,7 @@ def test_an_adjoint_that_converges_or_never_looks_is_not_logged(adjoint, caplog:
 
 
 def peak_bytes(gradient, steps: int) -> int:
-    """Of one forward and backward pass on a state of 64 × 512, forward forced to ``steps`` steps."""
+    """Return the peak memory of one forward pass of ``steps`` steps on a 64 × 512 state, and its backward pass."""
     weight = torch.full((512, 512), 1e-4, requires_grad=True)
     inputs = torch.linspace(-1, 1, 64 * 512).view(64, 512).requires_grad_()
     with LiveBytes() as meter:
@@ -357,7 +357,7 @@ def test_phantom_damping_out_of_range(damping: float):
 
 @pytest.mark.slow
 def test_a_compiled_function_is_differentiated_in_every_step_of_the_adjoint():
-    """Though the compiler lets its backward pass overwrite what was saved for it."""
+    """A compiled backward pass may free its saved tensors after one use."""
     rng = torch.Generator().manual_seed(0)
     first, second = (torch.randn(6, 6, generator=rng).div(10).requires_grad_() for _ in range(2))
 

@@ -15,7 +15,7 @@ EACH_GRADIENT = pytest.mark.parametrize("gradient", ["implicit", "phantom(2)", "
 
 
 def poisoned(rates: Tensor, value: float, visits: range, sample: int = 1):
-    """:func:`rotating`, which gives ``value`` for one sample on the visits in ``visits``."""
+    """Return ``rotating(rates)``, but with ``value`` for one sample at the evaluations in ``visits``."""
     clean, count = rotating(rates), [0]
 
     def f(z: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def poisoned(rates: Tensor, value: float, visits: range, sample: int = 1):
         (Picard(30, 1e-4, fixed_steps=True), math.nan),
     ],
 )
-def test_a_sample_that_is_never_finite_is_given_its_start(solver: Anderson | Picard, gradient: str, value: float):
+def test_a_sample_that_is_never_finite_keeps_its_start(solver: Anderson | Picard, gradient: str, value: float):
     start = torch.linspace(0, 1, 12).view(4, 3)
     clean = fixed_point(rotating(RATES), start, solver=solver, gradient=gradient, on_failure="identity")
     lost = fixed_point(
@@ -55,7 +55,7 @@ def test_a_sample_that_is_never_finite_is_given_its_start(solver: Anderson | Pic
     assert lost.steps[1] == 30
 
 
-def test_a_sample_that_is_never_finite_is_given_its_start_under_warn_too():
+def test_a_sample_that_is_never_finite_keeps_its_start_under_warn_too():
     with pytest.warns(ConvergenceWarning):
         solution = fixed_point(poisoned(RATES, math.nan, range(1000)), torch.ones(4, 3), solver=Picard(300))
     assert solution.value[1].tolist() == [1, 1, 1]
@@ -66,7 +66,7 @@ def test_a_sample_that_is_never_finite_is_given_its_start_under_warn_too():
 @pytest.mark.parametrize(
     ("visits", "value"), [(range(1), math.nan), (range(3), math.inf), (range(2, 4), math.nan), (range(5, 6), math.inf)]
 )
-def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Picard, visits: range, value: float):
+def test_a_sample_that_is_finite_again_converges(solver: Anderson | Picard, visits: range, value: float):
     start = torch.zeros(4, 3)
     with torch.no_grad():
         clean = fixed_point(rotating(RATES), start, solver=solver)
@@ -79,7 +79,7 @@ def test_a_sample_lost_for_a_while_comes_back(solver: Anderson | Picard, visits:
 
 
 @EACH_SOLVER
-def test_a_lost_sample_goes_on_from_the_best_it_had(solver: Anderson | Picard):
+def test_a_sample_that_is_not_finite_restarts_from_its_best_value(solver: Anderson | Picard):
     f = Seen(poisoned(RATES, math.nan, range(3, 4)))
     with torch.no_grad():
         fixed_point(f, torch.zeros(4, 3), solver=solver)
@@ -89,7 +89,7 @@ def test_a_lost_sample_goes_on_from_the_best_it_had(solver: Anderson | Picard):
     assert torch.equal(f.points[4][1], images[best])
 
 
-def test_a_visit_lost_costs_that_visit_and_no_more():
+def test_one_value_that_is_not_finite_costs_at_most_two_steps():
     """A point that was not finite is left out of the mixing afterwards."""
     rates = torch.tensor([[-1.5, -2.0, 0.5]] * 2)
     visits = [0]
@@ -105,7 +105,7 @@ def test_a_visit_lost_costs_that_visit_and_no_more():
     assert solution.steps[0] < solution.steps[1] <= solution.steps[0] + 2
 
 
-def test_an_iterate_that_overflows_is_contained():
+def test_an_iterate_that_overflows_leaves_finite_values():
     """Iterates of exp become infinite; the value must not hold a NaN."""
     start = torch.tensor([[0.0], [3.0]])
     solution = fixed_point(lambda z: torch.exp(z) - 1 + 0.1 * z, start, solver=Anderson(50), on_failure="identity")

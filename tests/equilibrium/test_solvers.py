@@ -1,4 +1,4 @@
-"""Anderson and plain iteration on problems with known answers, beside their peers, and at the edge of singularity."""
+"""Anderson and Picard on problems with known solutions, against other libraries, and on degenerate problems."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_every_solver_on_every_problem(solver: str, problem: str, dtype: torch.d
 
 
 @pytest.mark.parametrize("problem", ["linear contraction", "cosine", "tanh network"])
-def test_anderson_takes_fewer_steps_than_plain_iteration(problem: str):
+def test_anderson_takes_fewer_steps_than_picard(problem: str):
     p = PROBLEMS[problem](torch.float64)
     anderson, plain = (
         fixed_point(p.f, p.start, solver=solver(200, 1e-10)).steps.sum().item() for solver in (Anderson, Picard)
@@ -48,7 +48,7 @@ def test_anderson_takes_fewer_steps_than_plain_iteration(problem: str):
     assert anderson < 0.75 * plain
 
 
-def test_history_of_one_undamped_is_plain_iteration():
+def test_history_of_one_undamped_is_picard():
     p = tanh_network(torch.float64)
     one = fixed_point(p.f, p.start, solver=Anderson(100, 1e-8, history=1))
     plain = fixed_point(p.f, p.start, solver=Picard(100, 1e-8))
@@ -90,7 +90,7 @@ def test_agrees_with_scipy():
 
 
 def test_mixing_weights_minimise_the_mixed_residual(rng: torch.Generator):
-    """Against the constrained least-squares problem they solve, put to a general solver."""
+    """The same constrained least-squares problem, solved by a general solver."""
     residuals = torch.randn(3, 4, 9, generator=rng, dtype=torch.float64)
     residuals = residuals * torch.tensor([1.0, 0.1, 10.0, 1e-3], dtype=torch.float64)[:, None]
     ridge = 1e-3
@@ -105,7 +105,7 @@ def test_mixing_weights_minimise_the_mixed_residual(rng: torch.Generator):
 
 @pytest.mark.parametrize(("size", "dtype"), [(1, torch.float64), (72, torch.float32)])
 @pytest.mark.parametrize("kind", ["identical", "multiples", "opposite", "nearly identical", "shrinking", "zero"])
-def test_ridge_never_meets_a_singular_matrix(kind: str, size: int, dtype: torch.dtype, rng: torch.Generator):
+def test_the_ridge_keeps_the_matrix_regular(kind: str, size: int, dtype: torch.dtype, rng: torch.Generator):
     one = torch.randn(500, 1, size, generator=rng, dtype=dtype)
     factors = torch.randn(500, 5, 1, generator=rng, dtype=dtype)
     signs = torch.tensor([1, -1, 1, -1, 1], dtype=dtype)[:, None]
@@ -128,8 +128,8 @@ def test_ridge_never_meets_a_singular_matrix(kind: str, size: int, dtype: torch.
     assert (mixed <= 1.01 * smallest).all(), "mixing is no worse than the best point alone"
 
 
-def test_a_zero_residual_among_others_takes_no_part(rng: torch.Generator):
-    """Zero marks a visit that was not finite."""
+def test_a_zero_residual_gets_weight_zero(rng: torch.Generator):
+    """Zero stands for a value that was not finite."""
     residuals = torch.randn(4, 3, 6, generator=rng, dtype=torch.float64)
     padded = torch.cat((residuals[:, :1], torch.zeros(4, 1, 6, dtype=torch.float64), residuals[:, 1:]), dim=1)
     weights = _mixing_weights(padded, 1e-6)
@@ -142,7 +142,7 @@ def test_a_zero_residual_among_others_takes_no_part(rng: torch.Generator):
     ("name", "f"),
     [
         ("one dimension, history of five", lambda z: torch.cos(z)),
-        ("constant, the same image again and again", lambda z: torch.full_like(z, 3.0)),
+        ("constant, the same value in every step", lambda z: torch.full_like(z, 3.0)),
         ("identity, every residual zero", lambda z: z),
         ("rank one", lambda z: 0.5 * z.mean(dim=1, keepdim=True).expand_as(z) + 1),
         ("a cycle of two, the history repeats itself", lambda z: 1 - z),
@@ -163,7 +163,7 @@ def test_degenerate_problems_are_solved(name: str, f, size: int, dtype: torch.dt
     offset=st.floats(-100, 100).filter(lambda b: abs(b) > 1e-3),
 )
 def test_anderson_solves_any_small_linear_problem(rates: list[float], offset: float):
-    """As many dimensions as the history spans, so a linear problem is a finite one."""
+    """With as many dimensions as the history, Anderson solves a linear problem in finitely many steps."""
     a = torch.tensor([rates], dtype=torch.float64)
     solution = fixed_point(
         lambda z: a * z + offset, torch.zeros_like(a), solver=Anderson(60, 1e-9), on_failure="identity"
@@ -216,8 +216,8 @@ def test_solvers_are_values():
         Anderson().max_steps = 3
 
 
-def test_expansion_is_beyond_plain_iteration_but_not_beyond_damping():
-    """The one pair of the matrix that fails does so by running away, and the best point met is still returned."""
+def test_picard_diverges_on_an_expansion():
+    """Picard diverges on this problem, and the best point is still returned."""
     p = linear_expansion(torch.float64)
     with pytest.warns(ConvergenceWarning):
         lost = fixed_point(p.f, p.start, solver=Picard(200, 1e-5))
@@ -225,25 +225,25 @@ def test_expansion_is_beyond_plain_iteration_but_not_beyond_damping():
     assert not torch.isclose(lost.value, p.answer, rtol=0.1).all(dim=1).any()
 
 
-def test_samples_that_are_done_are_not_evaluated_again():
-    class Halving:
-        """z ↦ z/2 + c, by another factor for each sample; counts what it is asked."""
+def test_converged_samples_are_not_evaluated_again():
+    class Affine:
+        """z ↦ factor·z + 1 with one factor per sample; records how many samples it evaluates."""
 
-        def __init__(self, factors: torch.Tensor, asked: list[int]) -> None:
-            self.factors, self.asked = factors, asked
+        def __init__(self, factors: torch.Tensor, evaluated: list[int]) -> None:
+            self.factors, self.evaluated = factors, evaluated
 
         def __call__(self, z: torch.Tensor) -> torch.Tensor:
-            self.asked.append(len(z))
+            self.evaluated.append(len(z))
             return self.factors * z + 1
 
-        def among(self, index: torch.Tensor) -> "Halving":
-            return Halving(self.factors[index], self.asked)
+        def among(self, index: torch.Tensor) -> "Affine":
+            return Affine(self.factors[index], self.evaluated)
 
     factors = torch.tensor([[0.0], [0.5], [0.9]], dtype=torch.float64)
     solver = Picard(max_steps=60, tolerance=1e-3)
-    asked: list[int] = []
-    some = solver.solve(Halving(factors, asked), torch.zeros(3, 1, dtype=torch.float64))
+    evaluated: list[int] = []
+    some = solver.solve(Affine(factors, evaluated), torch.zeros(3, 1, dtype=torch.float64))
     every = solver.solve(lambda z: factors * z + 1, torch.zeros(3, 1, dtype=torch.float64))
     assert torch.equal(some.value, every.value)
     assert torch.equal(some.steps, every.steps)
-    assert sum(asked) == int(every.steps.sum()) < 3 * len(asked)
+    assert sum(evaluated) == int(every.steps.sum()) < 3 * len(evaluated)

@@ -1,4 +1,4 @@
-"""Making maps: random, identity, from raw parameters; and every way to ask wrongly."""
+"""Random maps, the identity, maps from raw parameters, and the errors of wrong arguments."""
 
 import pytest
 import torch
@@ -23,14 +23,14 @@ def test_same_seed_same_maps(family: str):
 
 
 @EACH_FAMILY
-def test_own_generator_leaves_the_global_one_alone(family: str, rng: torch.Generator):
+def test_a_generator_leaves_the_global_one_unchanged(family: str, rng: torch.Generator):
     before = torch.random.get_rng_state()
     random_map(3, family=family, generator=rng)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @EACH_FAMILY
-def test_identity_draws_nothing(family: str):
+def test_identity_draws_no_random_numbers(family: str):
     before = torch.random.get_rng_state()
     identity_map(3, family=family)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -39,7 +39,7 @@ def test_identity_draws_nothing(family: str):
 @EACH_FAMILY
 @pytest.mark.parametrize("strength", [0.5, 2.0])
 def test_raw_parameters_are_uniform(family: str, strength: float, rng: torch.Generator):
-    """Softmax forgets a common shift, but the difference of two raw parameters must be triangular on ±strength."""
+    """The softmax removes a common offset, but the difference of two raw parameters is triangular on ±strength."""
     m = random_map(2000, (3, 2), strength=strength, family=family, guard=None, generator=rng, dtype=torch.float64)
     difference = m.logits()[0].diff(dim=-1).flatten()
     assert difference.abs().max() <= strength
@@ -48,7 +48,7 @@ def test_raw_parameters_are_uniform(family: str, strength: float, rng: torch.Gen
 
 @EACH_FAMILY
 @pytest.mark.parametrize(("dtype", "knots"), [(torch.float32, 2), (torch.float64, (2, 5)), (torch.float32, (7, 3))])
-def test_identity_moves_nothing_at_all(family: str, dtype: torch.dtype, knots: int | tuple[int, int]):
+def test_identity_has_zero_displacement(family: str, dtype: torch.dtype, knots: int | tuple[int, int]):
     points = lattice(11, 13, dtype=dtype).reshape(1, -1, 2)
     for m in (identity_map(2, knots, family=family, dtype=dtype), random_map(2, knots, strength=0.0, family=family)):
         assert not m.displacement(points.to(m.dtype).expand(2, -1, -1)).any()
@@ -87,7 +87,7 @@ def test_too_few_knots(knots: int | tuple[int, int]):
 
 
 @pytest.mark.parametrize("knots", [(3,), (3, 3, 3), True, (4, 2.0)])
-def test_knots_that_are_no_pair_of_integers(knots: object):
+def test_knots_that_are_not_integers(knots: object):
     with pytest.raises(MapError, match=r"expected an integer or a pair of integers \(along x, along y\)"):
         random_map(knots=knots)
 

@@ -1,4 +1,4 @@
-"""Where bilinear maps fold, and the guard that stops them."""
+"""Folds of grid maps, and the guard that prevents them."""
 
 import numpy as np
 import pytest
@@ -25,20 +25,20 @@ def test_guard_holds_for_any_logits(rng: torch.Generator):
 
 
 def test_guard_shrinks_no_more_than_needed(rng: torch.Generator):
-    """Maps that need the guard end on it, not below it."""
+    """Maps that the guard shrinks end at the guard, not above it."""
     free = random_map(50, 8, strength=3.0, guard=None, generator=rng, dtype=torch.float64)
     assert (free.min_determinant() < 0).all()
     torch.testing.assert_close(free.guarded(0.1).min_determinant(), torch.full((50,), 0.1, dtype=torch.float64))
 
 
-def test_guard_leaves_a_fine_map_bitwise_alone(rng: torch.Generator):
+def test_guard_does_not_change_a_map_without_folds(rng: torch.Generator):
     m = random_map(50, 6, strength=0.1, guard=None, generator=rng)
     assert (m.min_determinant() > 0.1).all()
     assert torch.equal(m.guarded(0.1).displacements, m.displacements)
     assert m.guarded(None) is m
 
 
-def test_guard_treats_each_map_on_its_own(rng: torch.Generator):
+def test_guard_shrinks_each_map_separately(rng: torch.Generator):
     fine, folding = (random_map(1, 8, strength=s, guard=None, generator=rng).displacements for s in (0.05, 2.0))
     both = GridMap(torch.cat((fine, folding))).guarded(0.1).displacements
     assert torch.equal(both[:1], fine)

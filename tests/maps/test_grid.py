@@ -122,7 +122,7 @@ def test_different_batches_do_not_compose():
         random_map(2) @ random_map(3)
 
 
-def test_resampling_a_composition_costs_something_and_less_on_finer_lattices(rng: torch.Generator):
+def test_resampling_error_of_a_composition_decreases_on_finer_lattices(rng: torch.Generator):
     m = random_map(4, 5, strength=1.0, generator=rng) @ random_map(4, 5, strength=1.0, generator=rng)
     errors = torch.stack([resampling_error(m, n) for n in (5, 9, 17, 33)])
     assert (errors > 0).all()
@@ -147,7 +147,7 @@ def test_resampling_error_is_the_largest_distance_from_the_fit(rng: torch.Genera
     np.testing.assert_allclose(resampling_error(a @ b, (7, 6), size=65), [expected], atol=1e-12)
 
 
-def test_resampling_on_its_own_lattice_is_free_and_keeps_the_sides(rng: torch.Generator):
+def test_resampling_on_its_own_lattice_is_exact_and_keeps_the_sides(rng: torch.Generator):
     m = random_map(2, (5, 4), strength=2.0, generator=rng)
     torch.testing.assert_close(m.resample((5, 4)).displacements, m.displacements, atol=1e-6, rtol=0)
     assert (resampling_error(m, (9, 7)) < 1e-6).all(), "a finer lattice that contains the knots represents the map"

@@ -40,7 +40,7 @@ def test_exact_inverse_finds_the_only_root(knots: tuple[int, int], rng: torch.Ge
             np.testing.assert_allclose(ours, root, atol=1e-10)
 
 
-def test_inverse_of_a_folding_map_lands_on_a_root_or_nearby_but_never_leaves_the_numbers(rng: torch.Generator):
+def test_inverse_of_a_folding_map_is_finite(rng: torch.Generator):
     m = random_map(20, 8, strength=5.0, guard=None, generator=rng)
     assert (m.min_determinant() < 0).any()
     assert m.inverse()(torch.rand(20, 500, 2, generator=rng)).isfinite().all()

@@ -1,4 +1,4 @@
-"""The family that is a group: one increasing map per axis."""
+"""Separable maps form a group: one increasing map per axis."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_inverse_stays_in_the_family_and_undoes_from_both_sides(a: SeparableMap)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_min_determinant_survives_knots_that_coincide_up_to_rounding(dtype: torch.dtype, rng: torch.Generator):
-    """(m∘m)⁻¹∘m is m⁻¹, but its kinks come twice, an ulp apart."""
+    """(m∘m)⁻¹∘m is m⁻¹, but each of its knots occurs twice, one rounding error apart."""
     m = random_map(200, 8, strength=1.0, family="separable", generator=rng, dtype=dtype)
     expected = m.inverse().min_determinant()
     torch.testing.assert_close(((m @ m).inverse() @ m).min_determinant(), expected, rtol=1e-3, atol=0)

@@ -39,7 +39,7 @@ REGISTRIES: dict[str, dict[str, type[Any]]] = {
 
 @dataclass(frozen=True)
 class DECConfig:
-    """Where a network is canonicalized, and how.
+    """The sites of canonicalizers in a network, and all their settings.
 
     ``update``, ``network``, ``solver`` and ``gradient`` are values such as ``Anderson(max_steps=8)``; the registered
     name of a value, such as ``"anderson"``, stands for the value with its defaults.
