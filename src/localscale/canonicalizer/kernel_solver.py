@@ -50,12 +50,12 @@ def has_kernels(config: DECConfig, features: Tensor) -> bool:
     return known and features.dtype != torch.float64 and len(features) > 0 and kernels.available(features)
 
 
-def has_gradient_kernels(config: DECConfig, copy: Tensor, knots: tuple[int, int]) -> bool:
+def has_gradient_kernels(config: DECConfig, working_copy: Tensor, knots: tuple[int, int]) -> bool:
     """Return whether kernels can also differentiate one step.
 
     These kernels are not registered as custom operators, so ``torch.compile`` cannot trace them.
     """
-    return has_kernels(config, copy) and max(knots) <= MOST_KNOTS and kernels.can_launch_directly(copy)
+    return has_kernels(config, working_copy) and max(knots) <= MOST_KNOTS and kernels.can_launch_directly(working_copy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class KernelEvaluation:
     """The function f of states ``(B, D)`` in kernels, with gradients; ``Canonicalizer._advance`` is its reference."""
 
     network: MapNetwork
-    copy: Tensor
+    working_copy: Tensor
     even: Tensor  # the identity's state
     knots: tuple[int, int]
     config: DECConfig
@@ -74,7 +74,7 @@ class KernelEvaluation:
 
         network, (columns, rows) = self.network, self.knots
         current = (state - self.even).view(-1, 2, rows, columns)
-        features = network.trunk(unscale_with_separate_gradients(self.copy, current))
+        features = network.trunk(unscale_with_separate_gradients(self.working_copy, current))
         weights, biases = network.head_weights(features.dtype), network.head_biases(features.dtype)
         if features.is_contiguous():
             weighed = (weights @ features.flatten(2) + biases[:, None]).unflatten(2, features.shape[2:])
@@ -108,8 +108,8 @@ class KernelSolver(Solver):
             return self.reference.solve(f, z0)
         if f is not self.evaluation:
             return self._solve_between(f, z0)
-        network, copy, knots, config = f.network, f.copy.detach(), f.knots, f.config
-        found = solve_with_kernels(network, copy, knots, config, self.reference)
+        network, working_copy, knots, config = f.network, f.working_copy.detach(), f.knots, f.config
+        found = solve_with_kernels(network, working_copy, knots, config, self.reference)
         return dataclasses.replace(found, point=z0 + found.point, value=z0 + found.value)
 
     def _solve_between(self, f: Function, z0: Tensor) -> Estimate:
@@ -182,19 +182,19 @@ def _solve_now(
         return Iteration.begin(len(features), 2 * rows * columns, features.device, lattice=(rows, columns), **mixing)
 
     if not supports(trunk):
-        copy, iteration = _working_copy(features, resolution, torch.float32), started()
+        working_copy, iteration = _working_copy(features, resolution, torch.float32), started()
         trunk, heads = ([parameter.float() for parameter in parameters] for parameters in (trunk, heads))
-        _solve_together(copy, trunk, heads, iteration, fixed_steps=fixed_steps, **settings)
+        _solve_together(working_copy, trunk, heads, iteration, fixed_steps=fixed_steps, **settings)
         return iteration.found, iteration.steps
-    copy = _working_copy(features, resolution, product_dtype())
-    first, second = strides_of(copy.shape[1], copy.shape[2], 2)
+    working_copy = _working_copy(features, resolution, product_dtype())
+    first, second = strides_of(working_copy.shape[1], working_copy.shape[2], 2)
 
     def solve(start: Tensor, weight_1: Tensor, weight_2: Tensor) -> tuple[Tensor, Tensor]:
         iteration, weights = started(), (weight_1, weight_2)
         launch_steps(start, *weights, trunk, heads, (first, second), iteration, **settings)
         return iteration.found, iteration.steps
 
-    given = prepare(copy, trunk, first)
+    given = prepare(working_copy, trunk, first)
     if not replay:
         return solve(*given)
     recorded_settings = (product_dtype(), first, second, rows, columns, *mixing.values(), *settings.values())
@@ -215,19 +215,19 @@ def _working_copy(features: Tensor, resolution: int, dtype: torch.dtype) -> Tens
 
 
 def _solve_together(
-    copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], iteration: Iteration, *,
+    working_copy: Tensor, trunk: Sequence[Tensor], heads: Sequence[Tensor], iteration: Iteration, *,
     fixed_steps: bool, temperature: float, guard: float | None, compose: bool,
 ) -> None:  # fmt: skip
     """Step all images together, for trunks of any depth and width."""
     from localscale.kernels.next_map import next_displacements
     from localscale.kernels.warp import launch_unscale
 
-    height, width = copy.shape[1:3]
+    height, width = working_copy.shape[1:3]
     rows, columns = iteration.lattice
 
     def f(point: Tensor) -> Tensor:
         along_x, along_y = point.view(-1, 2, rows, columns).unbind(1)
-        moved = launch_unscale(copy, along_x, along_y, height, width, channels_last=True)
+        moved = launch_unscale(working_copy, along_x, along_y, height, width, channels_last=True)
         return next_displacements(
             convolutions(moved.permute(0, 3, 1, 2), trunk),
             (heads[0], heads[1], heads[2], heads[3]),

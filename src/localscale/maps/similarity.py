@@ -68,8 +68,8 @@ def map_from_scales(
     scale, weight = torch.where(seen, scale, 1), torch.where(seen, weight, 0)
     turned = scale.transpose(1, 2), weight.transpose(1, 2)
     if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
-        both = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
-        along_x, along_y = _solve_axis(*both, rows, columns, background, shear).chunk(2)
+        scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
+        along_x, along_y = _solve_axis(scales, weights, rows, columns, background, shear).chunk(2)
     else:
         along_x = _solve_axis(scale, weight, rows, columns, background, shear)
         along_y = _solve_axis(*turned, columns, rows, background, shear)
