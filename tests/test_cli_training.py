@@ -100,14 +100,3 @@ def test_tables_are_listed_and_rendered(capsys, tmp_path):
     (tmp_path / "results").mkdir()
     main(["tables", "--results", str(tmp_path / "results"), "--out", str(tmp_path / "page.md")])
     assert (tmp_path / "page.md").read_text().startswith("# Results")
-
-
-def test_trackers_write_what_they_should(tmp_path):
-    pytest.importorskip("tensorboard")
-    main(["train", "mnist-deit_tiny-aug", *TINY, "--out", str(tmp_path / "run"), "--trackers", "tensorboard"])
-    assert list((tmp_path / "run").rglob("events.out.tfevents.*"))
-
-
-def test_a_tracker_that_is_not_installed_is_named(capsys, tmp_path):
-    arguments = ("train", "mnist-deit_tiny-aug", *TINY, "--out", str(tmp_path / "run"), "--trackers", "wandb")
-    assert "wandb" in failing(capsys, *arguments)

@@ -72,12 +72,12 @@ def test_classes_size_and_stochastic_depth_are_as_asked():
     assert create_backbone("test_vit", classes=0, pretrained="none", image_size=160).pos_embed.shape == (1, 101, 64)
 
 
-def test_unknown_names_are_told_their_neighbours():
+def test_unknown_names_name_the_near_misses():
     with pytest.raises(ConfigError, match=r"timm has no model 'deit_tny_patch16_224': did you mean deit_tiny_patch16_"):
         create_backbone("deit_tny_patch16_224", classes=10, pretrained="none")
 
 
-def test_unknown_tags_are_told():
+def test_unknown_tags_are_reported():
     with pytest.raises(ConfigError, match="fb_in1k"):
         create_backbone("deit_tiny_patch16_224.fb_in2k", classes=10, pretrained="none")
 
@@ -88,7 +88,7 @@ def test_convolutional_networks_take_any_size(name: str):
     assert model(torch.rand(2, 3, 64, 64)).shape == (2, 3)
 
 
-def test_weights_that_cannot_be_downloaded_are_told(monkeypatch: pytest.MonkeyPatch):
+def test_weights_that_cannot_be_downloaded_are_reported(monkeypatch: pytest.MonkeyPatch):
     create = timm.create_model
 
     def offline(name: str, *, pretrained: bool = False, **settings: Any) -> Any:
@@ -97,8 +97,8 @@ def test_weights_that_cannot_be_downloaded_are_told(monkeypatch: pytest.MonkeyPa
         return create(name, **settings)
 
     monkeypatch.setattr(timm, "create_model", offline)
-    told = r"weights of test_vit cannot be loaded \(OSError: Name or service not known\); check .* --pretrained FILE"
-    with pytest.raises(DataError, match=told):
+    message = r"weights of test_vit cannot be loaded \(OSError: Name or service not known\); check .* --pretrained FILE"
+    with pytest.raises(DataError, match=message):
         create_backbone("test_vit", classes=3, pretrained="timm", image_size=160)
     create_backbone("test_vit", classes=3, pretrained="none", image_size=160)
 
@@ -174,7 +174,7 @@ def test_a_model_without_a_head_leaves_the_files_head_aside(file: Path, caplog: 
     assert not caplog.records, "there is no head to train"
 
 
-def test_a_file_that_cannot_be_read_is_told(file: Path):
+def test_a_file_that_cannot_be_read_is_reported(file: Path):
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match=r"vit.safetensors is not a readable safetensors file"):
         load_weights(vit(), file)

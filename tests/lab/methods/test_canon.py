@@ -85,18 +85,6 @@ def test_configurations_that_would_not_be_distinct_are_refused(settings: dict):
         Canon(**settings).check()
 
 
-def test_what_the_recipes_use_is_accepted():
-    Canon().check()
-    Canon(configurations=25).check()
-    Canon(configurations=49, canon_knots=5).check()
-
-
-def test_checking_draws_nothing():
-    before = torch.random.get_rng_state()
-    Canon().check()
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
 # The choice.
 
 
@@ -192,13 +180,6 @@ def test_autocast_keeps_coordinates_in_single_precision():
     assert answer.dtype == torch.bfloat16
     answer.float().square().sum().backward()
     assert all(torch.isfinite(p.grad).all() and p.grad.any() for p in model.energy.parameters())
-
-
-def test_autocast_leaves_the_first_answers_to_the_backbone():
-    backbone, shown = cnn(), pictures()
-    model = Canon(configurations=9).build(backbone)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(model(shown), backbone(shown))
 
 
 def test_a_half_precision_model_keeps_coordinates_in_single_precision():

@@ -49,7 +49,7 @@ def test_a_step_returns_finite_scalars_and_a_loss_to_minimise(name: str):
 
 @EACH
 def test_the_step_holds_every_parameter_of_its_model(name: str):
-    """So that whatever wraps modules, wraps all."""
+    """Data parallel and autocast wrap the step, so it must hold all parameters."""
     step = step_of(name)
     assert {f"model.{key}" for key in step.model.state_dict()} == set(step.state_dict())
     assert len(list(step.parameters())) >= len(list(vit().parameters()))
@@ -63,7 +63,7 @@ def test_the_backbones_answers_come_first(name: str):
 
 @EACH
 def test_seed_and_samples_decide_everything(name: str):
-    """Not torch's generator, and not what was drawn before."""
+    """Neither torch's generator nor earlier draws matter."""
     step = step_of(name)
     once = step(images(), LABELS, 3, INDEX)
     torch.manual_seed(12345)
@@ -85,7 +85,7 @@ def test_the_order_of_a_batch_does_not_matter(name: str):
 
 @EACH
 def test_autocast_rounds_the_loss_and_not_the_maps(name: str):
-    """What is found out about the image's map is the same to the last bit."""
+    """Scalars of the image's map stay bitwise equal."""
     step = step_of(name)
     exact = step(images(), LABELS, 0, INDEX)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -112,7 +112,7 @@ def test_soft_labels_weigh_the_losses_of_their_classes(name: str):
     torch.testing.assert_close(task(mixed), 0.3 * task(LABELS) + 0.7 * task(other))
 
 
-def test_plain_is_the_criterion_on_the_backbones_answers():
+def test_fine_tuning_is_the_criterion_on_the_backbones_answers():
     backbone = vit()
     assert FineTune().build(backbone) is backbone
     found = FineTune().losses(backbone, images(), LABELS, cross_entropy, draws())

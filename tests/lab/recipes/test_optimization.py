@@ -1,4 +1,4 @@
-"""The rate's course by hand, and who is in which group of the optimizer."""
+"""The schedule by hand, and the parameter groups of the optimizer."""
 
 import dataclasses
 import math
@@ -176,7 +176,7 @@ def test_vectors_and_what_timm_names_are_not_decayed(decay: float):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"epochs": 0}, "--epochs is 0; expected a positive number"),
         ({"batch_size": -1}, "--batch-size is -1"),
@@ -188,6 +188,6 @@ def test_vectors_and_what_timm_names_are_not_decayed(decay: float):
         ({"layer_decay": 1.1}, "--layer-decay is 1.1"),
     ],
 )
-def test_settings_that_cannot_be_trained_with(changes: dict[str, Any], told: str):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_cannot_be_trained_with(changes: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
         Optimization(**changes).check()

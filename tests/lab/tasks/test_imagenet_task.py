@@ -88,7 +88,7 @@ def test_a_class_index_numbers_the_classes(data: ImageNetData, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("folders", "told"),
+    ("folders", "message"),
     [
         (None, "is not a folder; expected one with a subfolder per class"),
         ((), "holds no images in class folders; expected train/CLASS/IMAGE.jpg"),
@@ -103,7 +103,7 @@ def test_a_class_index_numbers_the_classes(data: ImageNetData, tmp_path: Path):
     ],
 )
 def test_training_folders_that_cannot_be_used(
-    folders: tuple[str, ...] | None, told: str, data: ImageNetData, tmp_path: Path
+    folders: tuple[str, ...] | None, message: str, data: ImageNetData, tmp_path: Path
 ):
     root = tmp_path / "train"
     if folders is not None:
@@ -111,7 +111,7 @@ def test_training_folders_that_cannot_be_used(
     for name in folders or ():
         (root / name).mkdir()
         Image.new("L", (9, 9)).save(root / name / "0.png")
-    with pytest.raises(DataError, match=f"train {told}"):
+    with pytest.raises(DataError, match=f"train {message}"):
         make(data, train_root=root)
 
 
@@ -130,13 +130,13 @@ def test_both_folders_are_needed(data: ImageNetData):
         make(data, test_root=None)
 
 
-def test_a_test_set_without_the_images_themselves_is_told_at_once(data: ImageNetData, tmp_path: Path):
+def test_a_test_set_without_the_images_themselves_is_refused(data: ImageNetData, tmp_path: Path):
     with pytest.raises(DataError, match=r"no images at scale 1.0"):
         make(data, test_root=write_scaled_discs(tmp_path, images=1, scales=(0.8, 1.2)))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"train_limit": 0}, "train_limit 0, image_size 32, workers 0; expected at least 1, 8 and 0"),
         ({"workers": -1}, "workers -1"),
@@ -144,8 +144,8 @@ def test_a_test_set_without_the_images_themselves_is_told_at_once(data: ImageNet
         ({"least_area": 1.5}, "least_area 1.5"),
     ],
 )
-def test_settings_that_cannot_be(changes: dict[str, Any], told: str, data: ImageNetData):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_cannot_be(changes: dict[str, Any], message: str, data: ImageNetData):
+    with pytest.raises(ConfigError, match=message):
         dataclasses.replace(data, **changes).check()
 
 

@@ -152,11 +152,6 @@ def test_a_root_that_is_not_given(name: str, discs: Path):
     )
 
 
-def test_a_root_that_holds_no_dataset(discs: Path, tmp_path: Path):
-    with pytest.raises(DataError, match=rf"no dataset.json in {tmp_path}; expected a folder written by"):
-        task_of(discs, test_root=tmp_path)
-
-
 def test_a_dataset_without_images(discs: Path, tmp_path: Path):
     empty = write_objects(tmp_path / "empty", groups=1, spoil={0: lambda pixels, classes: "no scene found"})
     with pytest.raises(DataError) as error:
@@ -165,12 +160,12 @@ def test_a_dataset_without_images(discs: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [(("blue", "green", "yellow"), "4 classes.* 4, which differ in red"), (("blue", "green"), "4 .* 3, .* in red")],
 )
-def test_roots_of_different_classes(names: tuple[str, ...], told: str, discs: Path, tmp_path: Path):
+def test_roots_of_different_classes(names: tuple[str, ...], message: str, discs: Path, tmp_path: Path):
     other = write_objects(tmp_path / "other", names=names)
-    with pytest.raises(DataError, match=f"has {told}; generate both from the same meshes$"):
+    with pytest.raises(DataError, match=f"has {message}; generate both from the same meshes$"):
         task_of(discs, test_root=other)
 
 
@@ -185,8 +180,8 @@ def test_numbers_below_one(change: dict, discs: Path):
     with pytest.raises(ConfigError) as error:
         task_of(discs, **change)
     values = {"variants": 2, "image_size": SIZE, "train_limit": None, "test_limit": None} | change
-    told = ", ".join(f"{name} {value}" for name, value in values.items())
-    assert str(error.value) == f"{told}; expected at least 1"
+    message = ", ".join(f"{name} {value}" for name, value in values.items())
+    assert str(error.value) == f"{message}; expected at least 1"
 
 
 @pytest.mark.parametrize("weight", [-0.1, float("inf"), float("nan")])

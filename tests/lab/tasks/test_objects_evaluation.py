@@ -58,7 +58,7 @@ def by_counting(predicted: Tensor, labels: Tensor) -> float:
     return sum(terms) / len(terms)
 
 
-def test_a_segmenter_that_is_right_costs_what_resampling_costs(discs: Path):
+def test_a_perfect_segmenter_has_the_error_of_resampling(discs: Path):
     found = measured(task_of(discs), by_colour)
     assert (found["images"], found["groups"], found["variants"]) == (12, 4, 2)
     assert found["mean_iou"] == 1
@@ -138,14 +138,6 @@ def test_images_without_objects_are_judged_by_their_background(tmp_path: Path):
     one = measured(task_of(tmp_path, test_limit=2), by_colour)
     assert one["group_deviation"] is None, "no scene that shows an object, and JSON has no NaN"
     assert one["mean_iou"] == 1
-
-
-def test_bars_are_shown_when_asked_for(discs: Path, capsys: pytest.CaptureFixture[str]):
-    task = task_of(discs)
-    measured(task, always(0))
-    assert capsys.readouterr() == ("", "")
-    task.evaluate(always(0), torch.device("cpu"), Shard(), progress=True)
-    assert "evaluating" in capsys.readouterr().err
 
 
 def test_processes_take_every_nth_image(discs: Path):

@@ -83,7 +83,7 @@ def test_without_scaling_both_stay_bitwise(scaling: RandomScaling):
     assert torch.equal(moved, labels)
 
 
-def test_where_the_dice_say_no_both_stay_bitwise():
+def test_images_that_are_not_drawn_stay_bitwise():
     images, labels = numbered(12)
     scaled, moved = dataclasses.replace(STRONG, probability=0.5).both(images, labels, draws(12))
     still = (scaled == images).flatten(1).all(1)

@@ -9,7 +9,6 @@ from tiny_objects import DIRECT, tiny, write_both
 
 from localscale.adaptation import AdaptedModel
 from localscale.heads import Segmenter
-from localscale.lab.backbones.catalogue import whole_patches
 from localscale.lab.methods import Canon
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.runs.models import create_model, make_task
@@ -40,18 +39,6 @@ def test_a_backbone_with_patches_of_14_answers_at_32_pixels_and_can_be_adapted_i
         assert isinstance(adapted, AdaptedModel)
         assert torch.equal(adapted(images(32)), expected)
     assert expected.shape == (2, 3, 32, 32)
-
-
-def test_sides_are_rounded_up_to_whole_patches():
-    assert [whole_patches("test_vit", size) for size in (1, 16, 17, 256)] == [16, 16, 32, 256]
-    assert whole_patches("swin_tiny_patch4_window7_224", 255) == 256
-    assert whole_patches("vit_small_patch14_dinov2", 256) == 266
-    assert whole_patches("test_resnet", 37) == 37
-
-
-def test_convolutions_take_any_size():
-    model = create_model(tiny(Path("nowhere"), backbone="test_resnet", image_size=37), 3, pretrained="none")
-    assert model(images(37)).shape == (2, 3, 37, 37)
 
 
 def test_the_head_is_as_wide_as_asked_for_and_has_the_classes():

@@ -18,7 +18,6 @@ from localscale.cli import main
 from localscale.errors import CheckpointError
 from localscale.heads import Segmenter
 from localscale.lab.methods import DiscreteCanonicalizer
-from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.runs import Run, load_run
@@ -63,7 +62,7 @@ def answers(model: nn.Module) -> Tensor:
 
 
 def first_model(recipe: Recipe) -> nn.Module:
-    """The model that training begins with."""
+    """Return the model before its first step."""
     torch.manual_seed(recipe.seed)
     return recipe.build(make_backbone(recipe)[0])
 
@@ -78,7 +77,7 @@ def result_of(folder: Path) -> dict:
 
 
 def test_the_classes_are_learned(aug: Path, discs: Path):
-    """Far beyond the best answer that looks at nothing: background everywhere."""
+    """The score is far above that of background everywhere."""
     losses = [line["loss"] for line in log_of(aug)]
     assert losses[-1] < 0.4 * losses[0]
     chance = (tiny(discs).data.task(None, 4).test.labels == 0).float().mean().item() / CLASSES  # type: ignore[arg-type]
@@ -152,7 +151,7 @@ def test_a_loaded_run_answers_for_every_pixel(name: str, runs: dict[str, Path]):
     assert (found[0] - found[1]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["canon", "direct"])
 def test_a_run_measured_again_is_the_same(name: str, runs: dict[str, Path]):
     metrics = evaluate_run(runs[name], Run(runs[name]).recipe(), cpu=True)
     assert metrics == result_of(runs[name])["metrics"]
@@ -186,18 +185,11 @@ def test_other_settings_are_refused_as_a_start(aug: Path, discs: Path, tmp_path:
         train(tiny(discs, start=run.folder), tmp_path / "c", cpu=True)
 
 
-def test_half_precision_is_nearly_the_same_run(discs: Path, tmp_path: Path):
-    for precision in ("no", "bf16"):
-        train(tiny(discs, "direct", epochs=1, precision=precision), tmp_path / precision, cpu=True)
-    (full,), (half,) = log_of(tmp_path / "no"), log_of(tmp_path / "bf16")
-    assert full["loss"] != half["loss"]
-    assert half["loss"] == pytest.approx(full["loss"], rel=0.02)
-
-
 # Interruptions
 
 
-def test_a_killed_run_comes_to_what_it_would_have_come_to(discs: Path, tmp_path: Path):
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_result(discs: Path, tmp_path: Path):
     recipe = tiny(discs, "compose", regularization=Regularization(drop_path=0.2, label_smoothing=0.1))
     train(recipe, tmp_path / "whole", cpu=True)
     run = Run(tmp_path / "run")
@@ -216,17 +208,16 @@ def test_a_killed_run_comes_to_what_it_would_have_come_to(discs: Path, tmp_path:
 # Sizes
 
 
-@pytest.mark.parametrize("method", [METHODS["direct"], METHODS["canon"]], ids=["direct", "canon"])
-def test_images_that_are_no_multiple_of_the_patch(method: Method, tmp_path: Path):
+def test_images_that_are_no_multiple_of_the_patch(tmp_path: Path):
     """37 px, stretched to 48 for patches of 16, and back."""
     for part in ("train", "test"):
         write_objects(tmp_path / part, size=37)
-    result = train(tiny(tmp_path, method, image_size=37), tmp_path / "run", cpu=True)
+    result = train(tiny(tmp_path, METHODS["direct"], image_size=37), tmp_path / "run", cpu=True)
     assert result["skipped_steps"] == 0
     found = load_run(tmp_path / "run")(torch.rand(2, 3, 37, 37))
     assert found.shape == (2, CLASSES, 37, 37)
     displacements = {name: value for name, value in result["last_epoch"].items() if name.endswith("/displacement")}
-    assert len(displacements) == (2 if method is METHODS["direct"] else 0)
+    assert len(displacements) == 2
     assert all(value > 0 for value in displacements.values())
 
 

@@ -87,7 +87,7 @@ def test_order_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize(
-    ("count", "size", "world", "told"),
+    ("count", "size", "world", "message"),
     [
         (10, 11, 1, "--batch-size is 11 with 10 training images; expected 1 to 10: try --batch-size 10"),
         (10, 0, 1, "--batch-size is 0 with 10 training images; expected 1 to 10: try --batch-size 1"),
@@ -95,10 +95,10 @@ def test_order_depends_on_seed_and_epoch_alone():
         (10, 3, 4, "--batch-size 3 cannot be divided among 4 processes; try --batch-size 4"),
     ],
 )
-def test_batch_sizes_that_cannot_be(count: int, size: int, world: int, told: str):
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_batch_sizes_that_cannot_be(count: int, size: int, world: int, message: str):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         Batches(count, size, 0, Shard(0, world))
-    advised = int(told.rpartition(" ")[2])
+    advised = int(message.rpartition(" ")[2])
     Batches(count, advised, 0, Shard(0, world))
 
 
@@ -117,7 +117,7 @@ def test_normalise_is_torchvisions(channels: int, rng: torch.Generator):
     torch.testing.assert_close(Normalise(mean, std)(images), F.normalize(images.expand(-1, 3, -1, -1), mean, std))
 
 
-def test_every_place_has_a_chance_of_its_own():
+def test_every_use_has_its_own_generator():
     places = [(0, "order", 1), (1, "order", 1), (0, "order", 11), (0, "step", 1), (0, "step", 1, 0), (0, "step", 1, 1)]
     seeds = [seed_of(*place) for place in places]
     assert len(set(seeds)) == len(places)

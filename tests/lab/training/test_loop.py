@@ -40,7 +40,7 @@ def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
 
 
 @pytest.mark.parametrize("clip", [0.5, 0.0])
-def test_it_is_the_loop_one_would_write(clip: float):
+def test_training_equals_a_plain_pytorch_loop(clip: float):
     settings = dataclasses.replace(RECIPE.optimization, clip=clip)
     loop, task = loop_of(optimization=settings), Noise()
     found = epochs_of(loop)
@@ -224,8 +224,8 @@ def test_too_many_skipped_steps_end_the_training():
     task = Noise()
     task.pixels[5] = math.nan
     found: list[Epoch] = []
-    told = r"2 steps had a loss or gradient that is not finite and were skipped, more than --max-skipped 1 allows"
-    with pytest.raises(TrainingError, match=told):
+    message = r"2 steps had a loss or gradient that is not finite and were skipped, more than --max-skipped 1 allows"
+    with pytest.raises(TrainingError, match=message):
         loop_of(task, max_skipped=1).run(found.append, progress=False)
     assert len(found) == 1, "the first was allowed"
 
@@ -241,7 +241,7 @@ def test_an_epoch_without_any_step_has_no_means():
 # What is compiled
 
 
-def test_a_backbone_without_any_is_told(caplog: pytest.LogCaptureFixture):
+def test_a_backbone_without_repeated_blocks_is_reported(caplog: pytest.LogCaptureFixture):
     loop_of(compile_blocks=True)
     assert "Linear has no repeated blocks" in caplog.text
 

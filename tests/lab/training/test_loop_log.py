@@ -73,13 +73,13 @@ class Full(Noise):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
-def test_a_full_gpu_is_told_a_smaller_batch():
+def test_out_of_memory_names_a_smaller_batch():
     with pytest.raises(TrainingError, match="out of GPU memory with batch size 4; try --batch-size 2") as caught:
         epochs_of(loop_of(Full()))
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
 
 
-def test_a_full_gpu_in_the_evaluation_is_told_too():
+def test_out_of_memory_in_the_evaluation_names_a_smaller_batch():
     def forward(images: Tensor) -> Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

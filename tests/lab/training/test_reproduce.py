@@ -11,7 +11,7 @@ from localscale.lab.runs.run import Run
 from localscale.lab.training.reproduce import Cell, Execution, collect, plan, reproduce
 
 SMALL = (
-    *("data.root=embedded", "data.image_size=32", "data.train_count=8", "batch_size=4", "epochs=1", "warmup_epochs=0"),
+    *("data.image_size=32", "data.train_count=8", "batch_size=4", "epochs=1", "warmup_epochs=0"),
     *("data.test_count=2", "data.bracket_count=0", "data.variants=1", "pretrained=none", "precision=no"),
 )
 
@@ -115,11 +115,12 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, tmp_path, monkeypatch):
+def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, tmp_path, monkeypatch):
     if engine == "ray":
         pytest.importorskip("ray", reason="needs the extra 'ray'")
         monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(dir="/tmp"))  # not where other tests look for a cluster
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=SMALL, flags=("--cpu",))
+    small = (*SMALL, f"data.root={digits}")
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=small, flags=("--cpu",))
     failed = reproduce(cells, Execution(jobs=2, engine=engine, gpus_per_run=0))
     assert failed == []
     found = collect("mnist-tiny", cells, "a command")

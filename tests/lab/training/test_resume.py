@@ -1,4 +1,4 @@
-"""Whatever kills a run, what comes of it is bitwise what would have come of it."""
+"""Interrupted runs continue to bitwise the result of an uninterrupted run."""
 
 import dataclasses
 import os
@@ -32,7 +32,7 @@ CHANCE = Regularization(drop_path=0.2, mixup=0.8, random_erasing=0.5, label_smoo
 
 
 def recipe_of(digits: Path, method: str) -> Recipe:
-    """As much chance as there can be."""
+    """A recipe with every kind of randomness."""
     return tiny(digits, method, regularization=CHANCE)
 
 
@@ -115,7 +115,7 @@ def log_lines(run: Run) -> list[str]:
 
 
 def test_without_a_checkpoint_it_begins_again(whole: Path, digits: Path, tmp_path: Path):
-    """Checkpoints that are not yet due: what was logged is forgotten."""
+    """Epochs that were logged after the last checkpoint are logged again."""
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     assert killed(recipe, run.folder, die_at_step, 2 * STEPS + 1, checkpoint_seconds=3600)
     assert (len(log_of(run.folder)), run.checkpoint.exists()) == (2, False)
@@ -144,8 +144,8 @@ def test_a_folder_in_use_is_left_alone_until_its_process_ends(whole: Path, digit
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     process = start(train_and, recipe, run.folder, slowly, 5)
     wait_for(run.recipe_file.exists)
-    told = r"another process is training in .*/run; wait for it, or choose another folder with --out"
-    with pytest.raises(OutputError, match=told):
+    message = r"another process is training in .*/run; wait for it, or choose another folder with --out"
+    with pytest.raises(OutputError, match=message):
         go_on(recipe, run.folder)
     process.kill()
     process.join()
@@ -168,7 +168,7 @@ def test_an_unfinished_run_is_taken_up_only_when_asked_to(unfinished: Run, digit
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"learning_rate": 0.5}, r"\(optimization.learning_rate was 0.001 and is now 0.5\)"),
         ({"seed": 3}, r"\(seed was 0 and is now 3\)"),
@@ -179,9 +179,9 @@ def test_an_unfinished_run_is_taken_up_only_when_asked_to(unfinished: Run, digit
         ({"start": Path("runs/a")}, r"\(start was null and is now \"runs/a\"\)"),
     ],
 )
-def test_other_settings_are_named(changes: dict[str, Any], told: str, unfinished: Run, digits: Path):
+def test_other_settings_are_named(changes: dict[str, Any], message: str, unfinished: Run, digits: Path):
     recipe = tiny(digits, changes.pop("method", "plain"), regularization=CHANCE, **changes)
-    with pytest.raises(CheckpointError, match=rf"holds a run with other settings {told}.*; choose another folder with"):
+    with pytest.raises(CheckpointError, match=rf"holds a run with other settings {message}"):
         go_on(recipe, unfinished.folder)
 
 
@@ -196,14 +196,14 @@ def test_a_folder_with_something_else_is_refused(digits: Path, tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".DS_Store", "thesis.tex"]
 
 
-def test_a_folder_that_cannot_be_made_is_told(digits: Path, tmp_path: Path):
+def test_a_folder_that_cannot_be_made_is_reported(digits: Path, tmp_path: Path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(OutputError, match=rf"{folder} (is a file|cannot be created)"):
             train(recipe_of(digits, "plain"), folder, cpu=True)
 
 
-def test_a_broken_checkpoint_is_told(digits: Path, tmp_path: Path):
+def test_a_broken_checkpoint_is_reported(digits: Path, tmp_path: Path):
     recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
     assert killed(recipe, run.folder, die_while_evaluating)
     os.truncate(run.checkpoint, 1000)
@@ -211,7 +211,7 @@ def test_a_broken_checkpoint_is_told(digits: Path, tmp_path: Path):
         go_on(recipe, run.folder)
 
 
-def test_the_advice_to_a_full_gpu_can_be_followed(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_suggested_batch_size_works(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(*arguments: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

@@ -1,4 +1,4 @@
-"""Two processes with half a batch each train and measure as one with all of it."""
+"""Two processes with half a batch each train and evaluate as one process with the whole batch."""
 
 import dataclasses
 import json
