@@ -133,18 +133,6 @@ def test_no_separable_map_folds_converged_or_not(update: str, std: float):
     assert (m.min_determinant() > 0).all()
 
 
-@EACH_FAMILY
-def test_fixed_steps_give_the_same_answers(family: str):
-    features = noise(6, 192, 14, 14)
-    with torch.no_grad():
-        free, fixed = (
-            canonicalizer(192, std=0.5, family=family, fixed_steps=fixed)(features) for fixed in (False, True)
-        )
-    assert torch.equal(free.map.state(), fixed.map.state())
-    assert torch.equal(free.steps, fixed.steps)
-    assert torch.equal(free.residual, fixed.residual)
-
-
 # One image among others.
 
 

@@ -127,11 +127,3 @@ def test_half_precision_features_and_weights_take_gradients_too(family: str):
     assert features.grad.dtype == torch.bfloat16
     assert {p.grad.dtype for p in module.parameters()} == {torch.bfloat16}
     assert features.grad.any()
-
-
-def test_no_graph_without_gradients():
-    module = canonicalizer(3, std=0.5)
-    with torch.no_grad():
-        assert not module(noise(1, 3, 20, 20)).map.state().requires_grad
-    assert module(noise(1, 3, 20, 20)).map.state().requires_grad
-    assert not module(noise(1, 3, 20, 20)).residual.requires_grad

@@ -209,13 +209,6 @@ def test_andersons_own_settings_out_of_range_are_named():
             Anderson(ridge=ridge)
 
 
-def test_solvers_are_values():
-    assert Anderson(max_steps=7) == Anderson(max_steps=7)
-    assert len({Picard(), Picard(), Picard(tolerance=0.5)}) == 2
-    with pytest.raises(AttributeError):
-        Anderson().max_steps = 3
-
-
 def test_picard_diverges_on_an_expansion():
     """Picard diverges on this problem, and the best point is still returned."""
     p = linear_expansion(torch.float64)

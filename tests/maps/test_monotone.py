@@ -95,11 +95,6 @@ def test_logits_of_a_decreasing_segment_count_it_as_tiny():
     assert (displacements_from_logits(logits).detach() - torch.tensor([[0.0, -0.5, 0.0]])).abs().max() < 1e-6
 
 
-def test_temperature_divides_the_logits(rng: torch.Generator):
-    logits = torch.randn(2, 5, generator=rng)
-    assert torch.equal(displacements_from_logits(logits, 0.25), displacements_from_logits(4 * logits))
-
-
 def test_local_scale_is_the_derivative_and_at_a_knot_that_of_the_right_segment(rng: torch.Generator):
     m = MonotoneMap.from_logits(torch.randn(2, 4, generator=rng, dtype=torch.float64))
     x = torch.rand(2, 40, generator=rng, dtype=torch.float64).requires_grad_()
