@@ -23,7 +23,7 @@ from localscale.registry import choose, describe, refuse_unknown
 if TYPE_CHECKING:
     AnySite = str | Site
 else:
-    AnySite = str  # tyro builds command-line options from annotations, and a path is all that an option can give
+    AnySite = str  # tyro reads annotations, and a command-line option can only hold a path
 
 __all__ = ["DECConfig"]
 

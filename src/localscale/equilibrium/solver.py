@@ -47,10 +47,10 @@ class Solver(ABC):
 
 
 def relative_residual(point: Tensor, value: Tensor) -> Tensor:
-    """‖f(z) − z‖ / ‖f(z)‖ per sample, shape ``(B,)``; infinite where anything is not finite."""
+    """Return ‖f(z) − z‖ / ‖f(z)‖ per sample, shape ``(B,)``; infinite where anything is not finite."""
     distance = torch.linalg.vector_norm((value - point).flatten(1), dim=1)
     size = torch.linalg.vector_norm(value.flatten(1), dim=1)
-    residual = distance / (size + 1e-12)  # the constant only keeps 0/0 from an exact fixed point at zero
+    residual = distance / (size + 1e-12)  # the constant avoids 0/0 at a fixed point at zero
     return torch.where(torch.isfinite(residual) & torch.isfinite(size), residual, torch.inf)
 
 

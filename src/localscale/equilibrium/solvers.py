@@ -15,7 +15,7 @@ __all__ = ["SOLVERS", "Anderson", "Picard"]
 
 @dataclass(frozen=True)
 class Picard(Solver):
-    """Damped fixed-point iteration, z ← (1 − damping)·z + damping·f(z); its fields mean what ``Anderson``'s mean."""
+    """Damped fixed-point iteration, z ← (1 − damping)·z + damping·f(z); the fields are those of ``Anderson``."""
 
     max_steps: int = 50
     tolerance: float = 1e-4
@@ -78,7 +78,7 @@ class Anderson(Solver):
 
 
 def _mixing_weights(residuals: Tensor, ridge: float) -> Tensor:
-    """Anderson's weights for residuals ``(B, m, D)``, shape ``(B, m)``; all-zero residuals get weight 0."""
+    """Return Anderson's weights for residuals ``(B, m, D)``, shape ``(B, m)``; all-zero residuals get weight 0."""
     norms = torch.linalg.vector_norm(residuals, dim=2)
     used = norms > 0
     safe = torch.where(used, norms, 1)

@@ -52,11 +52,11 @@ class Map(ABC):
 
     @abstractmethod
     def displacement(self, points: Tensor) -> Tensor:
-        """l(p) − p at ``points`` ``(B, P, 2)``."""
+        """Return l(p) − p at ``points`` ``(B, P, 2)``."""
 
     @abstractmethod
     def jacobian(self, points: Tensor) -> Tensor:
-        """∂l/∂p at ``points`` ``(B, P, 2)``, shape ``(B, P, 2, 2)``: row = output (x, y), column = input (x, y)."""
+        """Return ∂l/∂p at ``points`` ``(B, P, 2)`` as ``(B, P, 2, 2)``: row = output (x, y), column = input (x, y)."""
 
     @abstractmethod
     def min_determinant(self) -> Tensor:
@@ -76,7 +76,7 @@ class Map(ABC):
         return self._invert(method)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """l(p) at ``points`` ``(B, P, 2)``; points outside the square are first moved onto its border."""
+        """Return l(p) at ``points`` ``(B, P, 2)``; points outside the square are first moved onto its border."""
         points = self._checked(points)
         return points + self.displacement(points)
 
@@ -86,7 +86,7 @@ class Map(ABC):
         return determinant.sign() * determinant.abs().sqrt()
 
     def displacement_field(self, height: int, width: int) -> Tensor:
-        """l(p) − p at every pixel of a ``height × width`` grid, shape ``(B, H, W, 2)``."""
+        """Return l(p) − p at every pixel of a ``height × width`` grid, shape ``(B, H, W, 2)``."""
         points = lattice(height, width, dtype=self.dtype, device=self.device).reshape(1, -1, 2)
         return self.displacement(points.expand(self.batch, -1, -1)).reshape(self.batch, height, width, 2)
 
