@@ -138,10 +138,10 @@ def test_a_test_set_without_the_images_themselves_is_refused(data: ImageNetData,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_limit": 0}, "train_limit 0, image_size 32, workers 0; expected at least 1, 8 and 0"),
-        ({"workers": -1}, "workers -1"),
-        ({"crop": 0.0}, "crop is 0.0 and least_area 0.08; expected more than 0, at most 1"),
-        ({"least_area": 1.5}, "least_area 1.5"),
+        ({"train_limit": 0}, "--data.train-limit is 0; expected at least 1"),
+        ({"workers": -1}, "--data.workers is -1"),
+        ({"crop": 0.0}, "--data.crop is 0.0; expected more than 0"),
+        ({"least_area": 1.5}, "--data.least-area is 1.5"),
     ],
 )
 def test_settings_that_cannot_be(changes: dict[str, Any], message: str, data: ImageNetData):

@@ -161,9 +161,9 @@ def test_digits_by_the_word_embedded(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_cannot_be_drawn_is_refused(digits: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="train_count 0, test_count 10, variants 2"):
+    with pytest.raises(ConfigError, match=r"--data.train-count is 0"):
         tiny(digits, train_count=0).check()
-    with pytest.raises(ConfigError, match=r"bracket_count -1; expected at least 1 \(bracket_count 0 for none\)"):
+    with pytest.raises(ConfigError, match=r"--data.bracket-count is -1; expected at least 0"):
         tiny(digits, bracket_count=-1).check()
     with pytest.raises(ConfigError, match="image_size is 16; expected at least 32"):
         tiny(digits, image_size=16).data.task(NORMALISE, 8)

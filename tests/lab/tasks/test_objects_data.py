@@ -177,15 +177,11 @@ def test_roots_of_the_same_classes_in_another_order(discs: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("change", [{"train_limit": 0}, {"test_limit": 0}, {"variants": 0}, {"image_size": -1}])
 def test_numbers_below_one(change: dict, discs: Path):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match="expected at least 1"):
         task_of(discs, **change)
-    values = {"variants": 2, "image_size": SIZE, "train_limit": None, "test_limit": None} | change
-    message = ", ".join(f"{name} {value}" for name, value in values.items())
-    assert str(error.value) == f"{message}; expected at least 1"
 
 
 @pytest.mark.parametrize("weight", [-0.1, float("inf"), float("nan")])
 def test_a_background_weight_that_is_none(weight: float, discs: Path):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=f"--data.background-weight is {weight}"):
         task_of(discs, background_weight=weight)
-    assert str(error.value) == f"background_weight is {weight}; expected a finite number, 0 or more"

@@ -18,7 +18,7 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
-from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, seed_of
+from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least, seed_of
 
 __all__ = ["ImageNetData", "ImageNetTask"]
 
@@ -50,13 +50,10 @@ class ImageNetData(TaskData):
 
     def check(self) -> None:
         """Raise ``ConfigError`` for values outside their range."""
-        if self.train_limit < 1 or self.image_size < 8 or self.workers < 0:
-            raise ConfigError(
-                f"train_limit {self.train_limit}, image_size {self.image_size}, workers {self.workers}; "
-                "expected at least 1, 8 and 0"
-            )
-        if not 0 < self.crop <= 1 or not 0 < self.least_area <= 1:
-            raise ConfigError(f"crop is {self.crop} and least_area {self.least_area}; expected more than 0, at most 1")
+        check_least(self, {"train_limit": 1, "image_size": 8, "workers": 0})
+        for name, value in (("crop", self.crop), ("least-area", self.least_area)):
+            if not 0 < value <= 1:
+                raise ConfigError(f"--data.{name} is {value}; expected more than 0 and at most 1")
 
     def task(self, normalise: Transform, batch_size: int) -> ImageNetTask:
         """List the images and return the task."""

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from localscale.errors import ConfigError
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.data.mnist.digits import embedded_digits
-from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform
+from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 
 __all__ = ["MNISTData", "MNISTTask"]
 
@@ -45,11 +44,7 @@ class MNISTData(TaskData):
 
     def check(self) -> None:
         """Raise ``ConfigError`` for counts that cannot be drawn."""
-        if min(self.train_count, self.test_count, self.variants) < 1 or (self.bracket_count or 0) < 0:
-            raise ConfigError(
-                f"train_count {self.train_count}, test_count {self.test_count}, variants {self.variants}, "
-                f"bracket_count {self.bracket_count}; expected at least 1 (bracket_count 0 for none)"
-            )
+        check_least(self, {"train_count": 1, "test_count": 1, "variants": 1, "bracket_count": 0})
 
     def task(self, normalise: Transform, batch_size: int) -> MNISTTask:
         """Read the digits and return the task."""

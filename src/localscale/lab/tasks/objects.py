@@ -20,7 +20,7 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.objects import LocallyScaledObjects
 from localscale.lab.methods import RandomScaling
 from localscale.lab.randomness import Draws
-from localscale.lab.tasks.task import Criterion, Indices, Predict, Shard, Task, TaskData, Transform
+from localscale.lab.tasks.task import Criterion, Indices, Predict, Shard, Task, TaskData, Transform, check_least
 from localscale.warp import unscale
 
 __all__ = ["IGNORED", "ObjectsData", "ObjectsTask", "Pixels"]
@@ -60,14 +60,11 @@ class ObjectsData(TaskData):
     def check(self) -> None:
         """Raise ``ConfigError`` for values outside their range."""
         self.scaling.check()
-        limits = [limit for limit in (self.train_limit, self.test_limit) if limit is not None]
-        if min(self.variants, self.image_size, *limits) < 1:
-            raise ConfigError(
-                f"variants {self.variants}, image_size {self.image_size}, train_limit {self.train_limit}, test_limit "
-                f"{self.test_limit}; expected at least 1"
-            )
+        check_least(self, {"variants": 1, "image_size": 1, "train_limit": 1, "test_limit": 1})
         if not 0 <= self.background_weight < float("inf"):
-            raise ConfigError(f"background_weight is {self.background_weight}; expected a finite number, 0 or more")
+            raise ConfigError(
+                f"--data.background-weight is {self.background_weight}; expected a finite number, 0 or more"
+            )
 
     def task(self, normalise: Transform, batch_size: int) -> ObjectsTask:
         """Read all images and return the task."""

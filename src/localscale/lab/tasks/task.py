@@ -16,7 +16,19 @@ from localscale.errors import ConfigError
 from localscale.lab.methods.method import Criterion
 from localscale.lab.randomness import stream
 
-__all__ = ["Batches", "Criterion", "Indices", "Predict", "Shard", "Task", "TaskData", "Transform", "chance", "seed_of"]
+__all__ = [
+    "Batches",
+    "Criterion",
+    "Indices",
+    "Predict",
+    "Shard",
+    "Task",
+    "TaskData",
+    "Transform",
+    "chance",
+    "check_least",
+    "seed_of",
+]
 
 Transform = Callable[[Tensor], Tensor]  # images in [0,1] to what the backbone takes
 Predict = Callable[[Tensor], Tensor]  # normalised images (B, C, H, W) to logits (B, K, …)
@@ -114,6 +126,14 @@ class TaskData(ABC):
     @abstractmethod
     def task(self, normalise: Transform, batch_size: int) -> Task:
         """Open the data and return the task."""
+
+
+def check_least(data: TaskData, least: dict[str, int]) -> None:
+    """Raise ``ConfigError`` if a field of ``data`` is below its least value; ``None`` passes."""
+    for name, smallest in least.items():
+        value = getattr(data, name)
+        if value is not None and value < smallest:
+            raise ConfigError(f"--data.{name.replace('_', '-')} is {value}; expected at least {smallest}")
 
 
 class Task(ABC):

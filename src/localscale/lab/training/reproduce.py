@@ -62,7 +62,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Execution:
-    """How many runs are executed at a time, and on which engine."""
+    """The number of runs at a time, and the engine that executes them."""
 
     jobs: int = 1
     engine: str = "local"
