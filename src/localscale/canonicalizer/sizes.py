@@ -54,7 +54,7 @@ class SizeNetwork(NetworkSettings):
         resolution: longest side of a look, in pixels; ``None`` is 113 for images and 28 for features. A look never has
             more than half of the image's pixels along a side, so that enlarging has detail to gain.
         target: s₀, the log size that everything is brought to, relative to the mean of the images learned from:
-            0.7 makes things twice as large.
+            0.5 makes things 1.6 times as large as they are on average.
         background: stiffness of what does not matter, κ of ``ls.map_from_scales``.
         shear: weight of keeping lines straight, β of ``ls.map_from_scales``.
         weight: what matters: ``"edges"``, ``"learned"``, or the name of a function entered in ``WEIGHTS``, which takes
@@ -66,7 +66,7 @@ class SizeNetwork(NetworkSettings):
     width: int = 64
     blocks: int = 4
     resolution: int | None = None
-    target: float = 0.7
+    target: float = 0.5
     background: float = 0.02
     shear: float = 1.0
     weight: str = "edges"
