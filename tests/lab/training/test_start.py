@@ -171,6 +171,8 @@ def test_a_run_whose_recipe_is_broken(copy: Path, digits: Path, tmp_path: Path):
     message = refused(tiny(digits, start=copy), tmp_path / "out")
     assert "recipe.json cannot be read" in message
     assert message.endswith("was it copied whole?")
+    (copy / "recipe.json").write_text('{"kind": "Recipe"}')
+    assert "recipe.json cannot be read: the recipe has format 1" in refused(tiny(digits, start=copy), tmp_path / "out")
 
 
 def test_a_recipe_that_needs_a_start_names_the_command(digits: Path, tmp_path: Path):

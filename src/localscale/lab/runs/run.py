@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localscale.errors import CheckpointError, OutputError
+from localscale.errors import CheckpointError, ConfigError, OutputError
 from localscale.files import write_whole
 from localscale.lab.folders import differences, locked
 from localscale.lab.recipes.recipe import Recipe, from_dict, to_dict
@@ -45,7 +45,11 @@ class Run:
 
     def recipe(self) -> Recipe:
         """Read the recipe of the run."""
-        return from_dict(_read_json(self.recipe_file))
+        values = _read_json(self.recipe_file)
+        try:
+            return from_dict(values)
+        except ConfigError as error:
+            raise CheckpointError(f"{self.recipe_file} cannot be read: {error}") from error
 
     def result(self) -> dict[str, Any] | None:
         """Read the result of the run, or return None if it is not finished."""
