@@ -27,6 +27,7 @@ KINDS = {
     "different sizes": [IMAGES[0], torch.rand(3, 60, 40), torch.rand(3, 33, 50)],
     "loader": DataLoader(IMAGES, batch_size=4),
     "loader with labels": DataLoader(TensorDataset(IMAGES, torch.arange(12)), batch_size=4),
+    "list of batches": [IMAGES[:4], IMAGES[4:8]],
     "loader of dictionaries": [{"labels": torch.zeros(4), "pixel_values": IMAGES[:4]}],
 }
 
@@ -43,6 +44,13 @@ def test_it_learns_from_any_usual_kind_of_data(kind: str):
     assert not torch.equal(adapted.size_canonicalizer().network.head.weight, before)
     assert all(torch.equal(tensor, base[name]) for name, tensor in adapted.base_state().items())
     assert all(parameter.grad is None for parameter in adapted.parameters())
+
+
+def test_the_task_and_the_sizes_are_learned_together():
+    adapted = model()
+    adapted.size_canonicalizer().network.trust.fill_(0.5)
+    (adapted(IMAGES[:4]).square().sum() + adapted.size_loss(IMAGES[:4])).backward()
+    assert adapted.size_canonicalizer().network.head.weight.grad.abs().max() > 0
 
 
 def test_one_channel():

@@ -130,7 +130,8 @@ def _deviation(size: Tensor, weight: Tensor) -> Tensor:
 
 def _split(images: Any, batch_size: int, input_size: tuple[int, int, int]) -> tuple[Tensor, Iterator[Tensor]]:
     """Return images to measure on, and an endless iterator of batches to learn from."""
-    if isinstance(images, Tensor) or (isinstance(images, Sequence) and images and isinstance(images[0], Tensor)):
+    first = images[0] if isinstance(images, Sequence) and len(images) else None
+    if isinstance(images, Tensor) or (isinstance(first, Tensor) and first.dim() != 4):
         stacked = _stack(images, input_size)
         kept = min(HELD_OUT, len(stacked) // 10)
         learned = stacked[: len(stacked) - kept]

@@ -127,8 +127,9 @@ class SizeEstimator(nn.Module):
         """Return the map δ nearest to a similarity of ratio exp(s − s₀) where the weight is large."""
         size, weight = self.sizes(looks)
         excess = (size - self.settings.target).clamp(-MOST, MOST)
+        trust = self.trust.to(size.dtype, copy=True)  # a size loss may change it before this is differentiated
         found = map_from_scales(
-            torch.exp(self.trust.to(size.dtype) * excess),
+            torch.exp(trust * excess),
             weight,
             knots=self.knots,
             background=self.settings.background,

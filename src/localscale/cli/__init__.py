@@ -6,6 +6,7 @@ Each command is loaded when it is called, so that ``localscale --help`` loads ne
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib import import_module, metadata
 
@@ -34,8 +35,12 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         _run(given)
+        sys.stdout.flush()
     except LocalScaleError as error:
         raise SystemExit(f"localscale: {error}") from None
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
     except KeyboardInterrupt:
         print("\nlocalscale: stopped; run the same command again to continue", file=sys.stderr)
         raise SystemExit(130) from None

@@ -1,0 +1,65 @@
+"""The size equilibrium as a method: sizes are learned first, then held still or learned along."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from baseline_inputs import LABELS, cross_entropy, draws, images, vit
+from tiny_recipes import tiny
+
+from localscale.canonicalizer import DECConfig, SizeNetwork
+from localscale.equilibrium import Picard
+from localscale.errors import ConfigError
+from localscale.lab.methods import SizeEquilibrium
+from localscale.lab.runs import load_run
+from localscale.lab.training import train
+
+CONFIG = DECConfig(
+    knots=4,
+    update="compose",
+    network=SizeNetwork(width=8, blocks=0),
+    solver=Picard(max_steps=2, tolerance=1e-3, fixed_steps=True),
+)
+METHOD = SizeEquilibrium(CONFIG, learning_steps=3)
+
+
+def test_it_starts_as_the_backbone_and_learns_sizes_before_training():
+    model = METHOD.build(vit())
+    with torch.no_grad():
+        torch.testing.assert_close(model(images()), vit()(images()), atol=1e-5, rtol=0)
+    before = model.size_canonicalizer().network.head.weight.clone()
+    METHOD.prepare(model, [images(), images(seed=1)], progress=False)
+    assert not torch.equal(model.size_canonicalizer().network.head.weight, before)
+
+
+@pytest.mark.parametrize("along", [0.0, 1.0])
+def test_the_size_network_is_held_still_or_learns_along(along: float):
+    method = dataclasses.replace(METHOD, along=along)
+    model = method.build(vit())
+    found = method.losses(model, images(), LABELS, cross_entropy, draws())
+    found["loss"].backward()
+    reached = [p.grad is not None and bool(p.grad.any()) for p in model.size_canonicalizer().parameters()]
+    assert any(reached) == bool(along)
+    assert ("sizes" in found) == bool(along)
+    assert {"input/residual", "input/steps", "input/displacement"} <= set(found)
+
+
+def test_a_run_is_trained_and_loaded(digits: Path, tmp_path: Path):
+    result = train(tiny(digits, METHOD, epochs=1), tmp_path / "run", cpu=True)
+    assert 0 <= result["metrics"]["accuracy"] <= 1
+    model = load_run(tmp_path / "run")
+    assert float(model.size_canonicalizer().network.trust) >= 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"config": DECConfig()}, "needs a SizeNetwork"),
+        ({"learning_steps": -1}, "learning_steps is -1"),
+        ({"along": -1.0}, "along -1.0"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict, sentence: str):
+    with pytest.raises(ConfigError, match=sentence):
+        dataclasses.replace(METHOD, **changes).check()
