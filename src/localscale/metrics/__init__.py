@@ -8,6 +8,7 @@ from typing import Any
 
 from localscale.metrics.functional import VARIANTS, equivariance_error, invariance_error, per_scale_accuracy
 from localscale.metrics.segmentation import equivariance_floor, image_iou
+from localscale.metrics.sizes import SizeSpread, size_spread
 
 __all__ = [
     "VARIANTS",
@@ -17,12 +18,14 @@ __all__ = [
     "InvarianceError",
     "PerScale",
     "PerScaleAccuracy",
+    "SizeSpread",
     "equivariance_error",
     "equivariance_floor",
     "image_iou",
     "invariance_error",
     "mean_iou",
     "per_scale_accuracy",
+    "size_spread",
     "top1",
 ]
 

@@ -1,0 +1,69 @@
+"""The sizes of known things in canonical forms: whether they became equal, and whether their shapes survived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from localscale.errors import ShapeError
+from localscale.maps.base import Map
+
+__all__ = ["SizeSpread", "size_spread"]
+
+
+@dataclass(frozen=True)
+class SizeSpread:
+    """How sizes in canonical forms depend on sizes in the images; see ``size_spread``.
+
+    ``spread`` is the standard deviation of the canonical log sizes over that of the log sizes: 0 if all things become
+    equally large. ``slope`` is that of a line fitted to one against the other. ``size`` is the mean canonical size, as
+    a fraction of the image side. ``distortion`` is the relative distance of a thing's box, seen in the canonical form,
+    from the nearest similarity of it.
+    """
+
+    spread: float
+    slope: float
+    size: float
+    distortion: float
+
+
+def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
+    """Measure the things in ``boxes`` ``(B, N, 4)`` before and after canonicalization by ``m``.
+
+    A point q of the image appears in the canonical form S⁻¹(I; l) at l⁻¹(q). Nine points of each box are followed, and
+    the similarity nearest to their motion gives the canonical size; √(width · height) is the size in the image.
+
+    Convention: a box is (left, top, right, bottom) in [0,1]², x to the right and y down.
+
+    >>> centre, half = torch.tensor([[[0.3, 0.5], [0.7, 0.5]]]), torch.tensor([[[0.05], [0.15]]])
+    >>> found = size_spread(localscale.identity_map(1), torch.cat((centre - half, centre + half), dim=-1))
+    >>> round(found.spread, 3), round(found.slope, 3), found.distortion < 1e-4
+    (1.0, 1.0, True)
+    """
+    if boxes.dim() != 3 or boxes.shape[-1] != 4 or boxes.shape[0] != m.batch:
+        raise ShapeError(
+            f"boxes have shape {tuple(boxes.shape)}; expected ({m.batch}, things, 4): left, top, right, bottom"
+        )
+    if boxes.shape[1] * boxes.shape[0] < 2:
+        raise ShapeError("one box came; a spread needs at least two")
+    boxes = boxes.to(device=m.device, dtype=m.dtype)
+    corner, extent = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
+    if bool((extent <= 0).any()):
+        raise ShapeError("a box has no area; expected left < right and top < bottom")
+    steps = torch.tensor([0.0, 0.5, 1.0], dtype=m.dtype, device=m.device)
+    grid = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).reshape(1, 1, 9, 2)
+    points = corner[:, :, None] + grid * extent[:, :, None]
+    seen = m.inverse()(points.flatten(1, 2)).unflatten(1, points.shape[1:3])
+    before, after = (p - p.mean(dim=2, keepdim=True) for p in (points, seen))
+    factor = (before * after).sum(dim=(2, 3)) / before.square().sum(dim=(2, 3))
+    left = after - factor[..., None, None] * before
+    distortion = left.square().sum(dim=(2, 3)).sqrt() / after.square().sum(dim=(2, 3)).sqrt().clamp_min(1e-12)
+    size = extent.prod(dim=-1).sqrt()
+    canonical = size * factor.clamp_min(1e-6)
+    x, y = size.log().flatten(), canonical.log().flatten()
+    centred = x - x.mean()
+    slope = (centred * (y - y.mean())).sum() / centred.square().sum().clamp_min(1e-12)
+    spread = y.std() / x.std().clamp_min(1e-12)
+    return SizeSpread(float(spread), float(slope), float(canonical.mean()), float(distortion.mean()))

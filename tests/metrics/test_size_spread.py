@@ -1,0 +1,55 @@
+"""``size_spread``: known maps give known spreads."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import localscale as ls
+from localscale.errors import ShapeError
+from localscale.metrics import size_spread
+
+
+def boxes(half: Tensor, centre: tuple[float, float] = (0.5, 0.5)) -> Tensor:
+    """Square boxes of each half side about one centre, ``(B, 1, 4)``."""
+    middle = torch.tensor(centre).expand(len(half), 2)
+    return torch.cat((middle - half[:, None], middle + half[:, None]), dim=1)[:, None]
+
+
+def test_maps_that_undo_the_sizes_leave_no_spread():
+    half = torch.tensor([0.05, 0.08, 0.12])
+    scale = (half / 0.1)[:, None, None].expand(-1, 14, 14)
+    weight = torch.zeros(3, 14, 14)
+    weight[:, 4:10, 4:10] = 1
+    m = ls.map_from_scales(scale.contiguous(), weight)
+    found = size_spread(m, boxes(half))
+    assert found.spread < 0.15
+    assert abs(found.slope) < 0.15
+    assert found.size == pytest.approx(0.2, rel=0.1)
+    assert found.distortion < 0.1
+
+
+def test_the_identity_keeps_sizes_and_shapes():
+    found = size_spread(ls.identity_map(3), boxes(torch.tensor([0.05, 0.1, 0.2])))
+    assert (found.spread, found.slope) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert found.distortion < 1e-4
+
+
+def test_a_stretch_of_one_axis_is_a_distortion():
+    logits = torch.tensor([[1.0, -1.0, 1.0]]).repeat(2, 1)
+    m = ls.map_from_logits(logits, torch.zeros(2, 3), family="separable")
+    assert size_spread(m, boxes(torch.tensor([0.05, 0.1]))).distortion > 0.2
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (torch.rand(2, 3), "expected"),
+        (torch.rand(3, 1, 4), "expected"),
+        (torch.tensor([[[0.5, 0.5, 0.5, 0.7]]]).repeat(2, 1, 1), "no area"),
+    ],
+)
+def test_bad_boxes_are_refused(given: Tensor, sentence: str):
+    with pytest.raises(ShapeError, match=sentence):
+        size_spread(ls.identity_map(2), given)
+    with pytest.raises(ShapeError, match="at least two"):
+        size_spread(ls.identity_map(1), boxes(torch.tensor([0.1])))
