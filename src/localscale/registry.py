@@ -46,7 +46,7 @@ def choose(what: str, value: object, registry: Mapping[str, type[T]]) -> T:
 
 
 def describe(value: Any, *registries: Mapping[str, type[Any]]) -> Any:
-    """Return ``value`` as JSON has it; a registered dataclass becomes a dictionary with its ``"kind"``.
+    """Return ``value`` as a JSON value; a registered dataclass becomes a dictionary with its ``"kind"``.
 
     >>> from localscale.equilibrium import GRADIENTS, Phantom
     >>> describe(Phantom(3), GRADIENTS)

@@ -179,7 +179,7 @@ class Biased(nn.Module):
 @pytest.mark.parametrize("path", ["bias", "idle"])
 def test_a_site_that_takes_no_features_or_is_never_reached(path: str):
     message = refused(SiteError, adapt, Biased(), DECConfig(sites=(path,)), input_size=(3, 16, 16))
-    assert message == f"{path} was not called with a tensor when the model ran on a blank image"
+    assert message.startswith(f"{path} was not called with a tensor when the model ran on a blank image")
 
 
 def test_a_described_site_that_takes_no_features():

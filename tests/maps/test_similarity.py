@@ -145,8 +145,8 @@ def test_values_that_are_no_ratio_count_for_nothing():
     ("arguments", "sentence"),
     [
         ({"weight": torch.ones(1, 4, 5)}, r"scale has shape \(1, 4, 4\) and weight \(1, 4, 5\)"),
-        ({"scale": torch.ones(4, 4), "weight": torch.ones(4, 4)}, r"expected \(batch, height, width\) twice"),
-        ({"weight": torch.ones(1, 4, 4).double()}, "expected float32 twice or float64 twice"),
+        ({"scale": torch.ones(4, 4), "weight": torch.ones(4, 4)}, r"expected \(batch, height, width\) for both"),
+        ({"weight": torch.ones(1, 4, 4).double()}, "expected float32 or float64 for both"),
         ({"knots": 1}, "at least 2 control points"),
         ({"background": 0.0}, "background is 0.0; expected a positive number"),
         ({"shear": -1.0}, "shear is -1.0; expected a positive number"),

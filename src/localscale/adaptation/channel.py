@@ -1,6 +1,6 @@
 """Data that an adapted model shares with its sites during one forward pass.
 
-A backbone's ``forward`` cannot pass the image, its size or a report on to its modules, so they are shared beside it.
+A backbone's ``forward`` does not pass the image or its size to its modules, nor a report back, so a channel does.
 Each thread has its own channel. Each call has its own ``Pass``, which is dropped when the call ends.
 """
 

@@ -57,7 +57,10 @@ def resolve_sites(
             site = dataclasses.replace(site, layout="NCHW", channels=site.channels or size[0])
         elif not site.known:
             if site.path not in shapes:
-                raise SiteError(f"{site.path} was not called with a tensor when the model ran on a blank image")
+                raise SiteError(
+                    f"{site.path} was not called with a tensor when the model ran on a blank image; "
+                    "choose a module that takes features (ls.sites lists them)"
+                )
             site = _describe(model, site.path, shapes[site.path], size[1:], site)
         resolved.append(site)
     return resolved, size
@@ -177,7 +180,10 @@ def _guess_layout(model: nn.Module, path: str, shape: tuple[int, ...], image_siz
 def _token_grid(
     model: nn.Module, path: str, shape: tuple[int, ...], image_size: tuple[int, int]
 ) -> tuple[int, tuple[int, int]]:
-    """Return the number of prefix tokens and the stride; the first convolution as wide as its stride cuts patches."""
+    """Return the number of prefix tokens and the stride of the patches.
+
+    The patch size is that of the first convolution whose kernel is as wide as its stride.
+    """
     patch = next(
         (m.stride for m in model.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == m.stride != (1, 1)), None
     )
@@ -188,7 +194,7 @@ def _token_grid(
             math.prod((n + rounding * (s - 1)) // s for n, s in zip(image_size, stride, strict=True))
             for rounding in (1, 0)
         )
-        for patches in (padded, cut):  # padded first: it leaves fewer prefix tokens
+        for patches in (padded, cut):  # a padded image has more patches, so it leaves fewer prefix tokens
             if 0 <= shape[1] - patches <= most:
                 return shape[1] - patches, (int(stride[0]), int(stride[1]))
     raise SiteError(

@@ -24,13 +24,13 @@ from localscale.files import write_all
 __all__ = ["LearnedSizes", "learn_sizes"]
 
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 1.0
-HELD_OUT = 256  # at most so many images are kept for the measurement
+HELD_OUT = 256  # largest number of images kept for the measurement
 SAVE_EVERY = 200  # steps between two checkpoints
 
 
 @dataclass(frozen=True)
 class LearnedSizes:
-    """The state that ``learn_sizes`` reached, measured on images that it did not learn from.
+    """The result of ``learn_sizes``, measured on held-out images.
 
     ``error`` is the mean absolute error in log size on known changes of size, ``spread`` the standard deviation of the
     estimated log sizes in canonical forms over that in the images, and ``converged`` the share of images whose
@@ -166,7 +166,9 @@ def _repeated(loader: Iterable[Any], input_size: tuple[int, int, int]) -> Iterat
             empty = False
             yield _stack(_images_of(batch), input_size)
         if empty:
-            raise DataError("the loader gave no batch; expected batches of images, and one that can be iterated again")
+            raise DataError(
+                "the loader gave no batch; expected a loader of images that can be iterated over again and again"
+            )
 
 
 def _images_of(batch: Any) -> Tensor:

@@ -166,7 +166,7 @@ class AdaptedModel(nn.Module):
     def size_loss(self, images: Tensor) -> Tensor:
         """Return the loss that teaches the input's ``SizeNetwork`` the sizes of things in ``images``, without labels.
 
-        Add it to the task's loss in your own loop; ``ls.learn_sizes`` does nothing else.
+        Add it to the task's loss in your own loop. ``ls.learn_sizes`` minimises this loss alone.
 
         >>> import timm
         >>> config = DECConfig(knots=8, update="compose", network="sizes")

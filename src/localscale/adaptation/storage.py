@@ -101,7 +101,9 @@ def _find_targets(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path,
     }
     missing = [name for name in own if name not in tensors]
     if missing:
-        raise CheckpointError(f"{folder / WEIGHTS} lacks {len(missing)} tensors, {missing[0]} among them")
+        raise CheckpointError(
+            f"{folder / WEIGHTS} lacks {len(missing)} tensors, such as {missing[0]}; save the model again"
+        )
     targets = own | base
     extra = [name for name in tensors if name not in targets]
     if extra:

@@ -53,7 +53,7 @@ class AdaptedSite(nn.Module):
         self.training = wrapped.training
 
     def __getattr__(self, name: str) -> Any:
-        """Return attributes of the wrapped module, such as a stage's ``downsample``, to a backbone that reads them."""
+        """Look up other attributes in the wrapped module; a backbone may read them, for example ``downsample``."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -119,13 +119,13 @@ class AdaptedSite(nn.Module):
     def _output_layout(self, layout: Layout, entered: Tensor, output: Tensor) -> Layout:
         """Return the layout of the module's output, given the layout of its input ``entered``."""
         if isinstance(layout, Tokens) and output.dim() == 3:
-            for step in (1, 2):  # the same patches, or halved per side by a merging layer
+            for step in (1, 2):  # a merging layer halves the number of patches per side
                 after = Tokens(-(-layout.height // step), -(-layout.width // step), layout.prefix)
                 if after.length == output.shape[1]:
                     return after
         elif not isinstance(layout, Tokens) and output.dim() == 4:
             pixels = pixels_of(entered, layout)
-            both: tuple[Layout, Layout] = ("NCHW", "NHWC")  # patch embeddings may turn one into the other
+            both: tuple[Layout, Layout] = ("NCHW", "NHWC")  # a patch embedding may change the layout
             fitting = [one for one in both if same_aspect(pixels_of(output, one), pixels)]
             if len(fitting) == 2:  # as many channels as pixels: decide by the last layer
                 return "NHWC" if channels_last(leaves(self.wrapped)[-1:]) else "NCHW"

@@ -127,7 +127,7 @@ class DECConfig:
         return knot_pair(knots)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON has them; ``"kind"`` says what each nested value is."""
+        """Return the settings as JSON values; ``"kind"`` is the registered name of each nested value."""
         values = {name: describe(getattr(self, name), *REGISTRIES.values()) for name in _names()}
         values["sites"] = [site.to_json() if isinstance(site, Site) else site for site in self.sites]
         return json.loads(json.dumps(values))
@@ -177,5 +177,5 @@ def _tuple_of_sites(sites: Any) -> tuple[str | Site, ...]:
     paths = [site.path for site in read]
     twice = {path for path in paths if paths.count(path) > 1}
     if twice:
-        raise ConfigError(f"sites names {', '.join(sorted(twice))} more than once")
+        raise ConfigError(f"sites names {', '.join(sorted(twice))} more than once; name each site once")
     return tuple(site.to_json() if isinstance(site.to_json(), str) else site for site in read)  # type: ignore[misc]

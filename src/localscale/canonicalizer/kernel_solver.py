@@ -60,7 +60,7 @@ def has_gradient_kernels(config: DECConfig, working_copy: Tensor, knots: tuple[i
 
 @dataclass(frozen=True, eq=False)
 class KernelEvaluation:
-    """The function f of states ``(B, D)`` in kernels, with gradients; ``Canonicalizer._advance`` is its reference."""
+    """One solver step on states ``(B, D)``, in kernels with gradients; the reference is ``Canonicalizer._advance``."""
 
     network: MapNetwork
     working_copy: Tensor
@@ -93,8 +93,8 @@ class KernelEvaluation:
 class KernelSolver(Solver):
     """A solver that runs ``reference``'s iteration in kernels.
 
-    It solves ``evaluation`` entirely in kernels. For any other function, such as an adjoint, the kernels only choose
-    the next point. Where autograd must record every step, it calls ``reference`` itself.
+    For ``evaluation``, all steps run in kernels. For any other function, such as an adjoint, a kernel only computes the
+    next point. If gradients are enabled, autograd must record every step, so ``reference`` itself is called.
     """
 
     def __init__(self, reference: Anderson | Picard, evaluation: KernelEvaluation) -> None:

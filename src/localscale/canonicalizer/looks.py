@@ -1,7 +1,7 @@
 """Looks: the canonical forms S⁻¹(F; l) that a canonicalizer sees through its map.
 
-A look is small, and its source may be larger: what the map enlarges gains detail from the source, and what it shrinks
-is read from a coarser level of the source, so that nothing aliases.
+``WorkingCopy`` samples them from a small copy of the features. ``Looks`` samples them from a pyramid of the features at
+full resolution, so that parts that the map enlarges gain detail and parts that it shrinks do not alias.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from localscale.warp import unscale
 
 __all__ = ["Looks", "WorkingCopy", "pyramid"]
 
-SPARE_LEVELS = 2  # a map may shrink things by 2² beyond the look's own shrinking
+SPARE_LEVELS = 2  # levels for maps that shrink things, by up to 2²
 
 
 @dataclass(frozen=True, eq=False)
 class WorkingCopy:
-    """Looks at a small copy of the features, ``source`` ``(B, C, h, w)``, of the copy's own size."""
+    """Looks sampled from ``source`` ``(B, C, h, w)``, a small copy of the features; they have the size of the copy."""
 
     source: Tensor
     sampler: str = "native"
@@ -40,7 +40,7 @@ class WorkingCopy:
 
 
 def _is_identity(m: FamilyMap) -> bool:
-    """Return whether ``m`` is known to be the identity, without making a GPU wait for the answer."""
+    """Return whether ``m`` is the identity; False where reading it would synchronise the host or break tracing."""
     may_read = m.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
     return may_read and isinstance(m, GridMap) and not m.moves.any()
 
@@ -57,7 +57,7 @@ def pyramid(source: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Looks:
-    """Looks of ``size`` (h, w) at the source whose ``levels`` are those of ``pyramid``.
+    """Looks of ``size`` (h, w), sampled from ``levels``, the pyramid of a source.
 
     >>> looks = Looks(pyramid(torch.rand(2, 3, 64, 64), (17, 17)), (17, 17))
     >>> looks(localscale.random_map(2)).shape
@@ -69,7 +69,7 @@ class Looks:
 
     @property
     def source(self) -> Tensor:
-        """The features that are looked at, ``(B, C, H, W)``."""
+        """The features at full resolution, ``(B, C, H, W)``."""
         return self.levels[0]
 
     def __call__(self, m: Map) -> Tensor:
@@ -78,7 +78,7 @@ class Looks:
         return self.at(pixels + m.displacement_field(*self.size))
 
     def at(self, points: Tensor) -> Tensor:
-        """Return the looks whose pixels are read at ``points`` ``(B, h, w, 2)``, between the two nearest levels."""
+        """Return looks sampled at ``points`` ``(B, h, w, 2)``, interpolated between the two nearest levels."""
         level = self._level(points).unsqueeze(1)
         grid, found = 2 * points - 1, torch.zeros((), dtype=points.dtype, device=points.device)
         for number, values in enumerate(self.levels):

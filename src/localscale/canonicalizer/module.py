@@ -57,7 +57,7 @@ class SiteReport:
 
     @property
     def sizes_before(self) -> tuple[Tensor, Tensor]:
-        """Log sizes and weights ``(B, h, w)`` that a ``SizeNetwork`` estimates in what entered the site."""
+        """Log sizes and weights ``(B, h, w)`` that a ``SizeNetwork`` estimates in the site's input."""
         return self._sizes(identity_map(self.map.batch, dtype=self.map.dtype, device=self.map.device))
 
     @property
@@ -67,7 +67,7 @@ class SiteReport:
 
     def _sizes(self, m: Map) -> tuple[Tensor, Tensor]:
         if self.estimate is None:
-            raise ConfigError('this site estimates no sizes; use network="sizes"')
+            raise ConfigError('this site estimates no sizes; adapt the model with network="sizes"')
         with torch.no_grad():
             return self.estimate(m)
 
@@ -150,7 +150,7 @@ class Canonicalizer(nn.Module):
         estimate = solve_with_kernels(
             self.network, features, self.knots, self.config, self.solver, resolution=self.resolution
         )
-        displacements = estimate.value  # zero, the identity, for images whose every step was not finite
+        displacements = estimate.value  # zero, the identity, if no step of an image was finite
         if self.config.on_failure == "identity":
             displacements = torch.where(estimate.converged[:, None], displacements, 0.0)
         report_failures(estimate, self.solver, self.config.on_failure)
@@ -158,20 +158,20 @@ class Canonicalizer(nn.Module):
         return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached)
 
     def _advance(self, state: Tensor, looks: WorkingCopy | Looks, pools: Pools | None = None) -> Tensor:
-        """Take one step: return the next map's state, given the current one, the looks, and the pooling matrices."""
+        """Return the state of the next map, given that of the current one; ``pools`` are the pooling matrices."""
         current = family_of(self.config.family).from_state(state, self.knots)
         network = self.network if pools is None else functools.partial(self.network, pools=pools)
         return self.config.update.step(current, looks, network, self.config.guard).state()
 
     def looks(self, features: Tensor) -> WorkingCopy | Looks:
-        """Return the looks at ``features`` ``(B, C, H, W)`` through any map: of the working copy, or of the source."""
+        """Return the function that takes maps to looks at ``features`` ``(B, C, H, W)``."""
         if not self.config.network.full_resolution:
             sampler = "gather" if self.config.update.derivatives else "native"
             return WorkingCopy(self.working_copy(features), sampler)
         source = self._normalise(features.to(compute_dtype(features.dtype)))
         height, width = source.shape[-2:]
         longest = max(height, width)
-        # At most half of an image's pixels, so that what the map enlarges gains detail.
+        # At most half of an image's pixels per side, so that parts that the map enlarges gain detail.
         resolution = min(self.resolution, longest // 2 + 1) if self.in_channels <= IMAGE_CHANNELS else self.resolution
         size = working_size(height, width, resolution)
         with _full_precision(features.device.type):

@@ -1,7 +1,7 @@
-"""Learning sizes without labels: an image seen through a known map shows the same things at known other sizes.
+"""A loss that teaches sizes without labels: a known map changes the sizes of things by known factors.
 
-For a known u, the look x∘u shows at p what x shows at u(p), larger by det(∂u)^(−1/2). So the estimate must obey
-s_{x∘u}(p) = s_x(u(p)) − ½ log det ∂u(p). The free constant is pinned by a mean of zero.
+For a known map u, the look x∘u shows at p what x shows at u(p), larger by det(∂u)^(−1/2). So the estimated log sizes s
+must obey s_{x∘u}(p) = s_x(u(p)) − ½ log det ∂u(p). This leaves a constant free, so the loss also penalises the mean.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from localscale.warp import unscale
 
 __all__ = ["SizeLoss", "size_loss"]
 
-KNOTS = 4  # of the random maps: changes of size that are smooth over a quarter of the image
+KNOTS = 4  # control points of a random map along each axis; few, so that sizes change smoothly
 SEPARABLE, GRID = 2.0, 1.5  # strengths of the random maps
-SHARP = 0.1  # errors in log size below this are squared
-CENTRE = 0.1  # weight of the mean's square
-PACE = 0.02  # by which share each batch moves the estimator's trust
+SHARP = 0.1  # errors in log size below this are squared, larger ones count linearly
+CENTRE = 0.1  # weight of the squared mean log size in the loss
+PACE = 0.02  # fraction by which a batch moves the estimator's trust
 
 
 @dataclass(frozen=True)
 class SizeLoss:
-    """``loss`` to minimise; ``error``, the mean absolute error in log size, and ``change``, that of guessing no change.
+    """The size loss of a batch, as scalar tensors; computing them needs no host synchronisation.
 
-    All are scalars, and no value is read on the host.
+    ``loss`` is the value to minimise. ``error`` is the mean absolute error in log size, and ``change`` is the error of
+    an estimator that predicts no change of size.
     """
 
     loss: Tensor
@@ -44,10 +45,10 @@ class SizeLoss:
 def size_loss(
     estimator: SizeEstimator, source: Tensor, size: tuple[int, int], *, update_trust: bool = True
 ) -> SizeLoss:
-    """Compare estimated sizes in looks of ``size`` (h, w) at ``source`` ``(B, C, H, W)`` with known changes of size.
+    """Estimate sizes in looks of ``size`` (h, w) at ``source`` ``(B, C, H, W)`` before and after known changes of size.
 
-    An image that is not finite takes no part. With ``update_trust`` the estimator's ``trust`` follows the share of the
-    changes that it explains.
+    Images that are not finite are replaced by zeros. With ``update_trust``, the estimator's ``trust`` moves towards
+    1 − ``error`` / ``change``, the share of the changes that it explains.
     """
     finite = torch.isfinite(source).flatten(1).all(dim=1)[:, None, None, None]
     source = _scale_half(torch.where(finite, source, 0))
@@ -75,7 +76,7 @@ def size_loss(
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Known changes: ``maps`` for the first images, then zooms by ``ratio`` ``(n, 1)`` about ``centre`` ``(n, 2)``."""
+    """Known maps u, one per image: ``maps``, then zooms by ``ratio`` ``(n, 1)`` about ``centre`` ``(n, 2)``."""
 
     maps: tuple[Map, ...]
     ratio: Tensor
@@ -83,7 +84,7 @@ class _Pairs:
 
 
 def _draw(batch: int, looks: Looks) -> _Pairs:
-    """Draw a quarter separable maps, a quarter grid maps, and zooms that never enlarge beyond the source's pixels."""
+    """Draw known maps: a quarter separable, a quarter grid maps, and zooms up to the resolution of the source."""
     device, dtype = looks.source.device, looks.source.dtype
     quarter = batch // 4
     drawn = [("separable", SEPARABLE, quarter), ("grid", GRID, quarter)]

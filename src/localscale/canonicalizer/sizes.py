@@ -1,7 +1,8 @@
-"""The size network: from a look to the local sizes of what it shows, and to the map that makes them equal.
+"""The size network, which estimates the local sizes of things in a look and the map that makes them equal.
 
 With ``update="compose"`` it gives the size equilibrium: l ← l∘δ, where δ is the grid map nearest to a similarity of
-ratio T = exp(s − s₀). It rests where everything that matters has the size s₀.
+ratio T = exp(s − s₀), s is the log size, and each position has a weight. At the equilibrium, all things with a large
+weight have the log size s₀.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from localscale.maps.similarity import map_from_scales
 
 __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
-LARGEST = 2.0  # log sizes lie within ±2 of the mean size of the images learned from
-MOST = 1.0  # one step changes no size by more than a factor e
+LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
+MOST = 1.0  # one step changes a log size by at most 1, a size by at most a factor e
 
 
 def edge_weight(looks: Tensor, size: tuple[int, int], *, half: float = 0.05) -> Tensor:
@@ -51,14 +52,14 @@ class SizeNetwork(NetworkSettings):
     Args:
         width: channels of the residual blocks.
         blocks: number of residual blocks.
-        resolution: longest side of a look, in pixels; ``None`` is 113 for images and 28 for features. A look never has
-            more than half of the image's pixels along a side, so that enlarging has detail to gain.
-        target: s₀, the log size that everything is brought to, relative to the mean of the images learned from:
-            0.5 makes things 1.6 times as large as they are on average.
-        background: stiffness of what does not matter, κ of ``ls.map_from_scales``.
-        shear: weight of keeping lines straight, β of ``ls.map_from_scales``.
-        weight: what matters: ``"edges"``, ``"learned"``, or the name of a function entered in ``WEIGHTS``, which takes
-            looks ``(B, C, h, w)`` and a size (h′, w′) to weights ``(B, h′, w′)`` in [0, 1].
+        resolution: longest side of a look, in pixels; ``None`` is 113 for images and 28 for features. A look has at
+            most half as many pixels along a side as the image, so that enlarged parts gain detail.
+        target: s₀, the log size that things are scaled to, relative to the mean of the images learned from: 0.5 makes
+            things 1.6 times as large as they are on average.
+        background: κ of ``ls.map_from_scales``, the stiffness where the weight is 0.
+        shear: β of ``ls.map_from_scales``, the weight of keeping lines straight.
+        weight: the importance of each position: ``"edges"``, ``"learned"``, or the name of a function entered in
+            ``WEIGHTS``, which takes looks ``(B, C, h, w)`` and a size (h′, w′) to weights ``(B, h′, w′)`` in [0, 1].
     """
 
     full_resolution: ClassVar[bool] = True
@@ -103,10 +104,10 @@ class SizeNetwork(NetworkSettings):
 
 
 class SizeEstimator(nn.Module):
-    """Looks ``(B, C, h, w)`` to log sizes and weights on a coarse grid, and to the maps that equalise the sizes.
+    """Estimate log sizes and weights in looks ``(B, C, h, w)``, on a coarse grid, and the maps that equalise the sizes.
 
-    ``trust``, between 0 and 1, is the share of size changes that the network explained while it learned. It damps every
-    step, and it starts at 0: an untrained network moves nothing.
+    ``trust``, between 0 and 1, is the share of size changes that the network explained while it learned. Each step is
+    multiplied by it. It starts at 0, so an untrained network returns the identity.
     """
 
     trust: Tensor
@@ -136,11 +137,11 @@ class SizeEstimator(nn.Module):
             shear=self.settings.shear,
             guard=self.guard,
         )
-        lost = 0 * looks.sum(dim=(1, 2, 3))  # NaN for a look that is not finite, whose image then counts as lost
+        lost = 0 * looks.sum(dim=(1, 2, 3))  # NaN if a look is not finite, so that its image does not converge
         return GridMap(found.displacements + lost[:, None, None, None])
 
     def sizes(self, looks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log sizes and weights, both ``(B, h′, w′)``, corners on corners."""
+        """Return log sizes and weights, both ``(B, h′, w′)``; their corners lie on the corners of the looks."""
         x, spacing = looks, [1, 1]
         for layer, stride in zip(self.down, strides_of(looks.shape[-2], looks.shape[-1], len(self.down)), strict=True):
             x = F.gelu(layer(x, stride))
@@ -176,7 +177,7 @@ class _Norm(nn.GroupNorm):
 
 
 class _Block(nn.Module):
-    """x + convolutions of x, each after a norm and a GELU."""
+    """A residual block of two convolutions, each after a norm and a GELU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -191,7 +192,7 @@ class _Block(nn.Module):
 
 
 def _to_corners(field: Tensor, size: torch.Size, spacing: int) -> Tensor:
-    """Read a field whose samples lie ``spacing`` pixels apart, the first on the first pixel, corners on corners."""
+    """Resample a field to the image's corners; its samples lie ``spacing`` pixels apart, from the first pixel on."""
     if spacing == 1:
         return field
     rows, columns = (_reading(count, side, spacing, field) for count, side in zip(field.shape[-2:], size, strict=True))
@@ -199,7 +200,7 @@ def _to_corners(field: Tensor, size: torch.Size, spacing: int) -> Tensor:
 
 
 def _reading(count: int, side: int, spacing: int, like: Tensor) -> Tensor:
-    """Rows of linear weights that read ``count`` even positions of ``side`` pixels from samples ``spacing`` apart."""
+    """Return weights that interpolate samples ``spacing`` pixels apart at ``count`` even places of ``side`` pixels."""
     places = coordinates(count, dtype=like.dtype, device=like.device) * ((side - 1) / spacing)
     samples = torch.arange(count, dtype=like.dtype, device=like.device)
     return (1 - (places.clamp_max(count - 1)[:, None] - samples).abs()).clamp_min(0)

@@ -162,7 +162,7 @@ def _features_of(backbone: Any) -> tuple[list[int], list[int]]:
 
 
 def _usual_layers(strides: Sequence[int]) -> tuple[int, ...]:
-    """Choose four features: the last of a pyramid, or evenly spaced over the depth if the last ones share a stride.
+    """Choose four features: evenly spaced ones if the last four share a stride, else the last four, as in a pyramid.
 
     >>> _usual_layers([16] * 12), _usual_layers([2, 4, 8, 16, 32])
     ((2, 5, 8, 11), (1, 2, 3, 4))

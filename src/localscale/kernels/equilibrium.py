@@ -255,13 +255,13 @@ def product_dtype() -> torch.dtype:
     """Return the dtype of all matrix products: float16 where cuDNN's convolutions may use TF32, else float32."""
     try:
         halved = torch.backends.cudnn.allow_tf32
-    except RuntimeError:  # raised once the newer setting was used; then that one must be read
+    except RuntimeError:  # PyTorch refuses to read this setting after the newer one was changed
         halved = torch.backends.cudnn.conv.fp32_precision != "ieee"  # type: ignore[attr-defined]
     return HALF if halved else torch.float32
 
 
 def prepare(copy: Tensor, trunk: Sequence[Tensor], stride: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what all steps of a solve read: the features, and the weights of both layers of ``trunk``.
+    """Return the inputs of all steps of a solve: the features, and the weights of both layers of ``trunk``.
 
     ``copy`` is the working copy ``(B, h, w, C)``. If the first layer is projected, its nine tap results
     ``(B, h, w, 9·K)`` take the place of the features.

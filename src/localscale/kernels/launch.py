@@ -80,7 +80,7 @@ def launch(kernel: Any, grid: Grid, warps: int, *values: Any, **named: Any) -> N
 
 
 def _kind(value: Any) -> Any:
-    """Return what Triton specialises a program on: dtype, device and alignment of a tensor, the type of a float."""
+    """Return the key that Triton specialises on: dtype, device and alignment of a tensor, the type of a float."""
     if isinstance(value, Tensor):
         return value.dtype, value.get_device(), value.data_ptr() % 16 == 0
     return float if isinstance(value, float) else value

@@ -2,7 +2,7 @@
 
 Given z and f(z), the kernel computes the relative residual ‖f(z) − z‖ / ‖f(z)‖, updates the best estimate so far and
 the step count, and writes the next z: Anderson's, or Picard's z + damping · (f(z) − z) if there is no history. The
-reference is ``localscale.equilibrium.solvers._iterate``, which takes many small launches per step. One program
+reference is ``localscale.equilibrium.solver.iterate``, which takes many small launches per step. One program
 instance works on one sample. Not differentiable.
 """
 

@@ -112,7 +112,7 @@ class Map(ABC):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Return the same map on another device or in another floating dtype."""
         if dtype not in (None, torch.float32, torch.float64):
-            raise MapError(f"dtype is {dtype}; maps are float32 or float64 whatever the features are")
+            raise MapError(f"dtype is {dtype}; expected float32 or float64, also for half-precision features")
         moved = copy.copy(self)
         for name, part in self._parts().items():
             vars(moved)[name] = part.to(device=device, dtype=dtype)

@@ -26,7 +26,7 @@ def _check_batch_and_dtype(batch: int, dtype: torch.dtype) -> None:
     if batch < 1:
         raise MapError(f"batch is {batch}; expected at least 1")
     if dtype not in (torch.float32, torch.float64):
-        raise MapError(f"dtype is {dtype}; maps are float32 or float64 whatever the features are")
+        raise MapError(f"dtype is {dtype}; expected float32 or float64, also for half-precision features")
 
 
 def identity_map(

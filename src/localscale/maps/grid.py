@@ -36,7 +36,8 @@ class GridMap(FamilyMap):
             )
         if displacements.dtype not in (torch.float32, torch.float64):
             raise MapError(
-                f"displacements have dtype {displacements.dtype}; maps are float32 or float64 whatever the features are"
+                f"displacements have dtype {displacements.dtype}; "
+                "expected float32 or float64, also for half-precision features"
             )
         self.displacements = displacements
 

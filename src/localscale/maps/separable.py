@@ -33,7 +33,7 @@ class SeparableMap(FamilyMap):
     def from_logits(
         cls, logits_x: Tensor, logits_y: Tensor, *, temperature: float = 1.0, guard: float | None = None
     ) -> Self:
-        """Build maps from raw parameters ``(B, Nx − 1)`` and ``(B, Ny − 1)``; they never fold, whatever ``guard``."""
+        """Build maps from raw parameters ``(B, Nx − 1)`` and ``(B, Ny − 1)``; ``guard`` is ignored: they never fold."""
         if logits_x.dim() != 2 or logits_y.dim() != 2 or logits_x.shape[0] != logits_y.shape[0]:
             raise MapError(
                 f"logits have shapes {tuple(logits_x.shape)} and {tuple(logits_y.shape)}; "

@@ -1,14 +1,15 @@
-"""The grid map nearest to a similarity: a field of ratios becomes a map, by least squares.
+"""Build the grid map whose local scale is nearest to a given field, by least squares.
 
-Along x the displacements u of the control points minimise, with the sides of the square held in place,
+With the sides of the square held in place, the x-coordinate δₓ of the map minimises
 
     Σ (w + κ) [(∂ₓδₓ − T)² + β (∂ᵧδₓ)²]
 
-over the edges of the lattice, and the same with the axes exchanged along y. T is the ratio and w its weight; T is 1
-where w is 0. κ is the stiffness of the background. The term with β keeps things from being sheared. Each axis is one
-symmetric positive definite system of Ny·(Nx − 2) unknowns per map, block tridiagonal in the columns of the lattice:
-it is eliminated block by block, without a library call and without host synchronisation, so it can be compiled,
-exported and recorded as a CUDA graph.
+over the edges of the lattice, and δᵧ minimises the same with the axes exchanged. T is the wanted scale and w its
+weight; T is 1 where w is 0. κ is the stiffness of the background. The term with β prevents shear.
+
+Each axis is one symmetric positive definite system of Ny·(Nx − 2) unknowns per map, block tridiagonal in the columns of
+the lattice. It is eliminated block by block, without a library call and without host synchronisation, so it can be
+compiled, exported and recorded as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from localscale.maps.grid import GridMap
 
 __all__ = ["map_from_scales"]
 
-UNSEEN = 1e-4  # a ratio whose weight is far below this counts as 1
+UNSEEN = 1e-4  # where the weight is far below this, the wanted scale counts as 1
 
 
 def map_from_scales(
@@ -41,10 +42,10 @@ def map_from_scales(
 ) -> GridMap:
     """Return the grid maps whose local scale is nearest to ``scale`` where ``weight`` is large.
 
-    The sides of the square stay in place, so only ratios between parts of one image can be met: what surrounds a part
-    that is read smaller is read larger. Zero weights give the identity, and so does one ratio with one weight
-    everywhere. Where ``scale`` is not a positive finite number, or ``weight`` is negative or not finite, the weight
-    counts as 0. Differentiable in both fields.
+    The sides of the square stay in place, so a map that enlarges one part of an image shrinks the parts around it.
+    Zero weights give the identity, and so does a constant scale with a constant weight. Where ``scale`` is not a
+    positive finite number, or ``weight`` is negative or not finite, the weight counts as 0. The result is
+    differentiable in both arguments.
 
     Convention: the fields cover the image as pixels do, corners on corners; see ``localscale.conventions``.
 
@@ -52,7 +53,7 @@ def map_from_scales(
         scale: the wanted local scale √det ∂l/∂p, ``(B, h, w)``, float32 or float64.
         weight: how much each value matters, ``(B, h, w)``, usually between 0 and 1.
         knots: control points along an axis, or a pair (along x, along y).
-        background: κ, the stiffness of what does not matter; larger values give gentler maps.
+        background: κ, the stiffness where the weight is 0; larger values give gentler maps.
         shear: β, the weight of keeping lines straight.
         guard: smallest Jacobian determinant to allow; ``None`` lets the maps fold.
 
@@ -80,24 +81,24 @@ def _check(scale: Tensor, weight: Tensor, background: float, shear: float) -> No
     if scale.dim() != 3 or scale.shape != weight.shape or 0 in scale.shape:
         raise MapError(
             f"scale has shape {tuple(scale.shape)} and weight {tuple(weight.shape)}; "
-            "expected (batch, height, width) twice"
+            "expected (batch, height, width) for both"
         )
     if scale.dtype not in (torch.float32, torch.float64) or weight.dtype != scale.dtype:
-        raise MapError(f"scale is {scale.dtype} and weight {weight.dtype}; expected float32 twice or float64 twice")
+        raise MapError(f"scale is {scale.dtype} and weight {weight.dtype}; expected float32 or float64 for both")
     for name, value in (("background", background), ("shear", shear)):
         if not 0 < value < math.inf:
             raise MapError(f"{name} is {value}; expected a positive number")
 
 
 def _solve_axis(scale: Tensor, weight: Tensor, rows: int, columns: int, background: float, shear: float) -> Tensor:
-    """The control points' displacements along the last axis, ``(B, rows, columns)``."""
+    """Return the displacements of the control points along the last axis, ``(B, rows, columns)``."""
     along, across = columns - 1, rows - 1
-    if along == 1:  # the two ends of each line are held in place: nothing can move
+    if along == 1:  # the two knots of each line are its ends, which stay in place
         return scale.new_zeros(scale.shape[0], rows, columns)
     options: dict[str, Any] = {"dtype": scale.dtype, "device": scale.device}
     knots_x, knots_y = coordinates(columns, **options), coordinates(rows, **options)
     middle_x, middle_y = (knots_x[1:] + knots_x[:-1]) / 2, (knots_y[1:] + knots_y[:-1]) / 2
-    # Horizontal edges hold the ratios, vertical ones the shear. Weights are averaged; ratios are averaged by weight.
+    # Horizontal edges pull towards the wanted scale, which is averaged by weight; vertical edges resist shear.
     strength = _read(weight, knots_y, middle_x)
     excess = _read(weight * (scale - 1), knots_y, middle_x)
     stiffness = strength + background
@@ -108,18 +109,18 @@ def _solve_axis(scale: Tensor, weight: Tensor, rows: int, columns: int, backgrou
 
 
 def _read(field: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """The field ``(B, h, w)`` at every pair of ``y`` and ``x`` in [0,1], linear in between, ``(B, len(y), len(x))``."""
+    """Interpolate a field ``(B, h, w)`` at every pair of ``y`` and ``x`` in [0,1], to ``(B, len(y), len(x))``."""
     return _interpolation(y, field.shape[1]) @ field @ _interpolation(x, field.shape[2]).T
 
 
 def _interpolation(places: Tensor, size: int) -> Tensor:
-    """Row k holds the weights of linear interpolation at ``places[k]`` between ``size`` samples."""
+    """Return a matrix whose row k interpolates linearly at ``places[k]`` between ``size`` samples."""
     samples = torch.arange(size, dtype=places.dtype, device=places.device)
     return (1 - (places[:, None] * (size - 1) - samples).abs()).clamp_min(0)
 
 
 class _LatticeSolve(torch.autograd.Function):
-    """The displacements u ``(B, r, n)`` at which the springs of a lattice, held at its left and right, are at rest.
+    """Find the displacements u ``(B, r, n)`` of a lattice of springs in balance, held at its left and right sides.
 
     ``horizontal`` ``(B, r, n + 1)`` and ``vertical`` ``(B, r − 1, n)`` are the springs' stiffnesses and ``force``
     ``(B, r, n)`` pulls at the nodes: u solves A u = force, where A sums stiffness · e eᵀ over the edges e.
@@ -132,7 +133,7 @@ class _LatticeSolve(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the elimination for the backward pass."""
+        """Save the inverses of the elimination for the backward pass."""
         horizontal, vertical, _ = inputs
         found, inverses = output
         ctx.mark_non_differentiable(inverses)
@@ -140,25 +141,25 @@ class _LatticeSolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A is symmetric, so the adjoint v solves A v = gradient, and ∂/∂stiffness = −(eᵀu)(eᵀv)."""
+        """Solve A v = gradient for the adjoint v, since A is symmetric; then ∂/∂stiffness = −(eᵀu)(eᵀv)."""
         horizontal, vertical, found, inverses = ctx.saved_tensors
         adjoint = _solve(inverses, horizontal, vertical, gradient)
         return -_differences(found) * _differences(adjoint), -found.diff(dim=1) * adjoint.diff(dim=1), adjoint
 
 
 def _differences(u: Tensor) -> Tensor:
-    """Differences along the last axis, the held ends included, ``(B, r, n)`` to ``(B, r, n + 1)``."""
+    """Return differences along the last axis, from ``(B, r, n)`` to ``(B, r, n + 1)``; the ends of a line are 0."""
     return F.pad(u, (1, 1)).diff(dim=2)
 
 
 def _apply(horizontal: Tensor, vertical: Tensor, u: Tensor) -> Tensor:
-    """A u."""
+    """Return A u."""
     along, across = horizontal * _differences(u), F.pad(vertical * u.diff(dim=1), (0, 0, 1, 1))
     return -along.diff(dim=2) - across.diff(dim=1)
 
 
 def _block_inverses(horizontal: Tensor, vertical: Tensor) -> Tensor:
-    """The inverses ``(B, n, r, r)`` of the diagonal blocks, one per column, after elimination of the columns before."""
+    """Return the inverse of each column's diagonal block after the columns before are eliminated, ``(B, n, r, r)``."""
     around = F.pad(vertical, (0, 0, 1, 1))
     diagonal = horizontal[..., :-1] + horizontal[..., 1:] + around[:, :-1] + around[:, 1:]
     inverses: list[Tensor] = []
@@ -185,13 +186,13 @@ def _invert(matrix: Tensor) -> Tensor:
 
 
 def _solve(inverses: Tensor, horizontal: Tensor, vertical: Tensor, force: Tensor) -> Tensor:
-    """A⁻¹ force, refined once, so that float32 is as accurate as its residual."""
+    """Return A⁻¹ force, with one step of iterative refinement for the accuracy of float32."""
     found = _substitute(inverses, horizontal, force)
     return found + _substitute(inverses, horizontal, force - _apply(horizontal, vertical, found))
 
 
 def _substitute(inverses: Tensor, horizontal: Tensor, force: Tensor) -> Tensor:
-    """Forward and back substitution, column by column."""
+    """Solve by forward and back substitution, column by column."""
     columns = list(force.unbind(dim=2))
     solved = [_times(inverses[:, 0], columns[0])]
     for index in range(1, len(columns)):

@@ -130,7 +130,7 @@ def standardise_head(model: Any) -> None:
     """Put a BatchNorm without weights before the classifier; after training the two can be merged into one matrix.
 
     On images that are mostly background, the features of a ViT with random weights differ by only 1 to 2 % of their
-    length. Without the norm the classifier fits the noise of its own steps long before these differences.
+    length. Without the norm, the noise of the optimizer's steps hides such small differences from the classifier.
 
     >>> model = timm.create_model("test_vit", num_classes=7)
     >>> standardise_head(model)

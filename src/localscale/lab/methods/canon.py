@@ -150,7 +150,7 @@ class Canon(Method):
     canon_knots: int = 6
     """Control points of a map along each axis."""
     mode: Literal["invariant", "equivariant"] = "invariant"
-    """equivariant scales masks back to the image; classes are invariant."""
+    """equivariant scales the output back, for segmentation; invariant does not, for classification."""
 
     def check(self) -> None:
         check_configurations(self.configurations, self.canon_knots, self.canon_strength)

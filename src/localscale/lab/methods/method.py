@@ -35,7 +35,7 @@ class Method:
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:
-        """Return scalars to log, of which ``"loss"`` is minimised; the default is the task's loss alone.
+        """Return the scalars to log; training minimises ``"loss"``. By default this is the task's loss alone.
 
         Args:
             model: the model that ``build`` returned.
@@ -53,7 +53,7 @@ class FineTune(Method):
 
 
 def check_mode(mode: str, *, dense: bool) -> None:
-    """Raise ``ConfigError`` unless masks are scaled back and classes are not."""
+    """Raise ``ConfigError`` unless ``mode`` is equivariant for ``dense`` labels and invariant for class labels."""
     wanted, answers = ("equivariant", "a mask") if dense else ("invariant", "one class")
     if mode != wanted:
         raise ConfigError(f"the method's mode is {mode}, but this task has {answers} per image; use {wanted}")

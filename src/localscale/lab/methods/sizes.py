@@ -20,28 +20,28 @@ __all__ = ["SizeEquilibrium", "size_config"]
 
 
 def size_config() -> DECConfig:
-    """Return the configuration of the tables: one canonicalizer at the image, eight looks, none of them skipped."""
+    """Return the configuration of the tables: one canonicalizer at the image, exactly eight solver steps."""
     solver = Picard(max_steps=8, tolerance=1e-3, fixed_steps=True)
     return DECConfig(knots=14, update=Compose(), network=SizeNetwork(), solver=solver, guard=0.03)
 
 
 @dataclass(frozen=True)
 class SizeEquilibrium(Method):
-    """Bring everything that matters to one size before the backbone sees it."""
+    """Scale the things in an image to one size before the backbone sees it."""
 
     config: DECConfig = field(default_factory=size_config)
     """Settings of the canonicalizer at the image."""
     learning_steps: int = 1000
     """Steps of learning sizes without labels before the backbone is trained."""
     along: float = 0.0
-    """Weight of the size loss during training; 0 holds the learned size network still."""
+    """Weight of the size loss while the backbone is trained; 0 keeps the size network fixed."""
 
     def check(self) -> None:
         if not isinstance(self.config.network, SizeNetwork) or INPUT not in self.config.sites:
             raise ConfigError('the size equilibrium needs a SizeNetwork at the site "input"')
         if self.learning_steps < 0 or self.along < 0:
             raise ConfigError(
-                f"learning_steps is {self.learning_steps} and along {self.along}; expected 0 or more of each"
+                f"--method.learning-steps is {self.learning_steps} and --method.along {self.along}; expected 0 or more"
             )
 
     def check_answers(self, *, dense: bool) -> None:

@@ -18,7 +18,7 @@ LOCAL = (0.0, 0.7, 1.0)  # the images of three even knots under the local scalin
 
 
 def draw_functions(factor: float = 2.0) -> Any:
-    """Return a figure of both scalings: the place they read, and a signal with two bumps before and after.
+    """Return a figure of both scalings: the position that each x is read from, and a signal before and after.
 
     >>> len(draw_functions().axes)
     4

@@ -27,7 +27,7 @@ BATCH = 16
 
 
 class RecordingSolver(Solver):
-    """A solver that records the residual of ``steps`` steps, whatever the tolerance, then solves as usual.
+    """A solver that records the residual at each of ``steps`` steps, even after convergence, then solves as usual.
 
     Its estimate is the original solver's, so recording does not change the model's output.
     """

@@ -1,6 +1,6 @@
 """Locally scaled ImageNet (paper, Tab. imagenet_results and per_scale_imnet), with the settings of App. A1.
 
-Base trains timm's weights on for 20 epochs; every other row continues from Base for 20 more. ``base_plus`` is the
+Base trains for 20 epochs from timm's weights; every other row continues from Base for 20 more. ``base_plus`` is the
 control with the same budget. Joint rows train canonicalizers and backbone together from timm's weights for 40 epochs.
 """
 
@@ -27,7 +27,7 @@ from localscale.lab.tasks import ImageNetData
 
 __all__ = ["IMAGENET"]
 
-STRENGTH = 0.5  # of every scaling: natural images tolerate less than digits
+STRENGTH = 0.5  # of all random scalings; natural images tolerate less than digits
 RATE = 1e-7
 
 
@@ -42,7 +42,7 @@ IMAGENET = Protocol(
     augmentation=RandomScaling(strength=STRENGTH, probability=0.5),
     optimization=Optimization(batch_size=80, weight_decay=0.05, layer_decay=0.75, schedule="cosine", warmup_epochs=5),
     budgets={"first": Budget(20, RATE), "more": Budget(20, RATE), "both": Budget(40, RATE)},
-    canonicalizer_rate=1e-4,  # at the backbone's rate, a thousandth of this, canonicalizers would not move
+    canonicalizer_rate=1e-4,  # canonicalizers hardly learn at the backbone's rate, 1e-7
     regularization=Regularization(label_smoothing=0.1, mixup=0.8, random_erasing=0.25),
     rows={
         "base": BASE,

@@ -38,7 +38,7 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     try:
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     except ValueError as error:
-        raise CheckpointError(f"{path} is of another optimizer ({error})") from error
+        raise CheckpointError(f"{path} is of another optimizer ({error}); remove it to start again") from error
     return state
 
 
@@ -70,7 +70,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             state = json.loads((file.metadata() or {})["localscale"])
             return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118 (not a dictionary)
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no {path.name} in {path.parent}") from error
+        raise CheckpointError(f"there is no {path.name} in {path.parent}; copy or train the run again") from error
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} cannot be read ({type(error).__name__}: {error}); was it copied whole?"

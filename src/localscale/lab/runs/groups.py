@@ -70,9 +70,11 @@ def open_groups(run: FinishedRun, *, sizes: int | None = SIZES) -> ImageGroups:
         raise ConfigError(f"the recipe names no data.{field}; add --data FOLDER")
     found = KINDS[run.task](run, sizes)
     if found.classes != run.classes:
-        raise DataError(f"these images have {found.classes} classes and the run {run.classes}")
+        raise DataError(
+            f"these images have {found.classes} classes and the run {run.classes}; name other images with --data"
+        )
     if found.count < 1:
-        raise DataError(f"{getattr(data, field)} has no image at two scales")
+        raise DataError(f"{getattr(data, field)} has no image at two scales; name other images with --data")
     return found
 
 

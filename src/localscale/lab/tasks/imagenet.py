@@ -70,7 +70,10 @@ class ImageNetTask(Task):
             raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
         self.test = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
         if 1.0 not in self.test.scales:
-            raise DataError(f"{data.test_root} has no images at scale 1.0, which InvE needs; generate them")
+            raise DataError(
+                f"{data.test_root} has no images at scale 1.0, which InvE needs; "
+                "write the dataset again with 1.0 among its --scales"
+            )
         self.classes = len(self.test.classes)
         self.train = TrainingImages(data, self.test.classes)
         self.train_count = len(self.train)

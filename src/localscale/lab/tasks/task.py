@@ -155,7 +155,7 @@ class Task(ABC):
 
     @abstractmethod
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
-        """Yield the batches, each with what could be loaded on the host; ``seed`` is the run's."""
+        """Yield each batch of indices with its data as loaded on the host; ``seed`` is the run's."""
 
     @abstractmethod
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -145,7 +145,7 @@ def _here(todo: list[Cell], execution: Execution, done: Callable[[], object]) ->
 
 
 def _on_ray(todo: list[Cell], execution: Execution, done: Callable[[], object]) -> list[str]:
-    """Run tasks on a Ray cluster whose machines share the file system of the runs."""
+    """Run the cells as tasks of a Ray cluster whose machines share the file system of the runs."""
     with connected(execution.address) as ray:
         task = ray.remote(num_gpus=execution.gpus_per_run, max_retries=2)(_after)
         tasks: dict[Path, Any] = {}
@@ -160,7 +160,7 @@ def _on_ray(todo: list[Cell], execution: Execution, done: Callable[[], object]) 
 
 
 def _after(cell: Cell, before: Any) -> str:
-    """Run a cell; Ray waits for ``before``, the result of the cell it starts from."""
+    """Run a cell; Ray first waits for its argument ``before``, the result of the cell that this one starts from."""
     return run_cell(cell)
 
 

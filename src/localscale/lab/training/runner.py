@@ -211,13 +211,16 @@ def evaluate_run(
     if (own.backbone, own.data.image_size) != (recipe.backbone, recipe.data.image_size):
         raise CheckpointError(
             f"the run in {folder} is of {own.backbone} at {own.data.image_size} px, "
-            f"not of {recipe.backbone} at {recipe.data.image_size} px"
+            f"not of {recipe.backbone} at {recipe.data.image_size} px; use the run's own --data.image-size"
         )
     model = load_run(folder, device=str(accelerator.device))
     task = make_task(recipe)
     classes = (run.result() or {})["classes"]
     if classes != task.classes:
-        raise CheckpointError(f"the run in {folder} has {classes} classes, and these data have {task.classes}")
+        raise CheckpointError(
+            f"the run in {folder} has {classes} classes, and these data have {task.classes}; "
+            "evaluate it on data with the same classes"
+        )
     batch_size = recipe.optimization.batch_size
     return evaluate(model, task, accelerator, batch_size=batch_size, progress=progress, cuda_graph=cuda_graph)
 

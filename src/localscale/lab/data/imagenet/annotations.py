@@ -59,7 +59,7 @@ def find_box_file(folder: Path, name: str) -> Path | None:
 
 
 def read_mask(path: Path, photograph: Photograph) -> np.ndarray:
-    """Read a mask at the photograph's size: levels from 128 are object, in a trimap levels above 128."""
+    """Read a mask at the photograph's size; grey levels of 128 and more are object, in a trimap those above 128."""
     try:
         mask = read_image(path.read_bytes()).convert("L")
     except OSError as error:

@@ -89,10 +89,11 @@ def evidence_map(model: nn.Module, pixels: np.ndarray, class_index: int | None =
 
 
 def box_from_evidence(evidence: np.ndarray, width: int, height: int, *, mass: float = MASS) -> Box | None:
-    """Return the box, in pixels, around the strongest connected part of what holds ``mass`` of the evidence.
+    """Return the box, in pixels, around a class's evidence, or None if the evidence is the same everywhere.
 
-    The lower quartile of the evidence is subtracted first, because it lies everywhere in the image. The box's score is
-    the fraction of the remaining evidence inside it. The box is None if the evidence is the same everywhere.
+    The lower quartile is subtracted first, because it is spread over the whole image. The strongest positions that
+    together hold the fraction ``mass`` of the rest are kept; the box encloses their strongest connected part. Its score
+    is the fraction of the remaining evidence inside it.
 
     >>> evidence = np.zeros((8, 8))
     >>> evidence[2:4, 4:6] = 1 / 4

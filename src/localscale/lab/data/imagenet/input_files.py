@@ -1,4 +1,4 @@
-"""Files and folders that the options name: they must exist, and settings identify them by content and not by path."""
+"""Check the files and folders that options name, and identify them in the settings by content, not by path."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HEX_DIGITS = {"sha256": 64, "md5": 32}
 
 
 def require_path(path: Path | None, option: str, name: str) -> Path:
-    """Return the path that the stage ``name`` reads; raise if ``option`` was not given or names nothing."""
+    """Return the path that the stage ``name`` reads; raise if ``option`` is missing or its path does not exist."""
     if path is None:
         raise ConfigError(f'"{name}" reads from disk: name the file or folder with {option}')
     if not path.exists():
-        raise DataError(f"{option} {path} does not exist")
+        raise DataError(f"{option} {path} does not exist; give the path of a file or folder that does")
     return path
 
 

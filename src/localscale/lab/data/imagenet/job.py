@@ -66,7 +66,7 @@ class Filled(Segmented):
 
 
 def imagenet_job(options: ImageNetOptions) -> Job:
-    """Return the job that writes what ``options`` ask for; raise an error now for anything that is wrong with them."""
+    """Return the job that writes the dataset described by ``options``; raise if an option or its file is wrong."""
     options.check()
     options = options.with_absolute_paths()
     detector = look_up(DETECTORS, options.detector, "detector")

@@ -1,8 +1,8 @@
 """Render batches of digit triples on any device. Resizing is linear and separable, so an image is two matrix products.
 
-A digit D at factor f becomes Wᵧ D Wₓᵀ. A row of W holds the weights with which one pixel of the image reads the digit's
-28 pixels: a triangle of half-width one source pixel, or 1/f if the digit shrinks, to avoid aliasing. A product over
-3 × 28 columns sums the three digits of an image.
+A digit D at factor f becomes Wᵧ D Wₓᵀ. A row of W holds the weights of the digit's 28 pixels in one pixel of the
+image: a triangle of half-width one source pixel, or 1/f if the digit shrinks, to avoid aliasing. A product over 3 × 28
+columns sums the three digits of an image.
 """
 
 from __future__ import annotations
@@ -90,6 +90,6 @@ def _weights(positions: Tensor, middles: Tensor, factors: Tensor, size: int, mar
     source = torch.arange(-margin, SIDE + margin, device=factors.device, dtype=factors.dtype)
     read_at = (pixels - positions[..., None]) / factors[..., None] + middles[..., None]
     weights = (1 - (read_at[..., None] - source).abs() * sharpness).clamp(min=0)
-    # Beyond the digit's frame a triangle reads black pixels; they count in the sum of the weights.
+    # Each triangle is normalised over ``margin`` black pixels around the digit, too, so edge pixels are not brightened.
     total = weights.sum(-1, keepdim=True).clamp(min=torch.finfo(factors.dtype).tiny)
     return (weights / total)[..., margin : margin + SIDE]

@@ -27,7 +27,7 @@ PIXEL_VERSION = 1  # increase it whenever the same settings give other pixels
 
 
 def objects_job(options: ObjectsOptions) -> Job:
-    """Return the job that writes what ``options`` ask for; an item is a group of images.
+    """Return the job that writes the dataset described by ``options``; an item is a group of images.
 
     This function reads every mesh and panorama once. Unusable files are left out and listed in the settings.
     """

@@ -108,7 +108,7 @@ def _project(radiance: np.ndarray) -> np.ndarray:
 
 
 def _shrink(radiance: np.ndarray, height: int) -> np.ndarray:
-    """Shrink a panorama and keep its light: rows are weighted by solid angle, for a sun near the zenith."""
+    """Shrink a panorama without changing its total light: rows are weighted by their solid angle."""
     if radiance.shape[0] <= height:
         return radiance.astype(np.float64)
     cv2 = require("cv2", "objects")
