@@ -15,7 +15,7 @@ from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_SIDE
 
 STEPS = 4  # largest number of solver steps, for tables that do not find out how many are needed
 TOLERANCE = 1e-3  # relative residual below which a target counts as met
-SPREAD = 0.1  # of the random weights in a last layer; at 0.25 six steps are too few for Swin-T on noise
+SPREAD = 0.1  # standard deviation of a last layer's random weights; at 0.25 Swin-T needs more than six steps on noise
 # The mode "reduce-overhead", without Inductor's timed choice between two forms of every elementwise kernel. Its outcome
 # is random and changes the time by more than canonicalizers cost: a GELU took 117 µs in one program, 159 in another.
 COMPILE_OPTIONS = {"triton.cudagraphs": True, "triton.autotune_pointwise": False}
@@ -72,7 +72,7 @@ def peak(call: Callable[..., Any], inputs: tuple[Any, ...], device: str) -> Cell
 
 
 def left_out(device: str, quick: bool) -> bool:
-    """Return whether to leave out a table whose targets are for one H200."""
+    """Return whether to skip a table whose targets are for an H200: on a CPU, unless ``quick``."""
     return not device.startswith("cuda") and not quick
 
 

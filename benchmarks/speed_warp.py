@@ -37,7 +37,7 @@ GIVEN = "grid_sample, grid given"
 
 @dataclass(frozen=True)
 class Feature:
-    """A tensor to warp: its shape and layout, and published and target times of forward and with backward, in ms."""
+    """A tensor to warp: shape, layout, and its published and target times in ms, without and with the backward pass."""
 
     name: str
     shape: tuple[int, ...]

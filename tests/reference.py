@@ -23,7 +23,7 @@ def evaluate(control: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def invert(control: np.ndarray, point: np.ndarray) -> list[np.ndarray]:
-    """Every p with l(p) = ``point``: root finding in one cell after the other, no cell left out."""
+    """Return every p with l(p) = ``point``, by root finding in each cell."""
     _, rows, columns = control.shape
     found: list[np.ndarray] = []
     for i, j in itertools.product(range(rows - 1), range(columns - 1)):

@@ -1,4 +1,4 @@
-"""Where real data and weights lie beside a developer's checkout; tests that need them skip where they are absent."""
+"""The folder of real data and weights beside a developer's checkout; tests that need it are skipped without it."""
 
 from pathlib import Path
 

@@ -118,7 +118,7 @@ def test_examples_in_docstrings_are_code(site: Path):
 
 
 def make_datasets(folder: Path):
-    """Small ones where docs/data.md reads: two photographs with given masks, one scene of rendered boxes."""
+    """Write the datasets that docs/data.md reads: two photographs with given masks, a scene of rendered boxes."""
     import trimesh
     from object_inputs import noisy_radiance, textured_box, write_glb, write_hdr
     from photographs import write_folder

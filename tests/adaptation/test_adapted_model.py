@@ -291,7 +291,7 @@ def test_checkpointing_does_not_go_with_maps_from_the_image():
 
 @pytest.mark.parametrize(("size", "error"), [((96, 64), CheckpointError), ((96, 96), SiteError)])
 def test_checkpointing_raises_at_another_size(size: tuple[int, int], error: type[Exception]):
-    """PyTorch notices as many tokens in another layout; the site notices another number of tokens."""
+    """If only the layout of the tokens differs, PyTorch raises the error; if their number differs, the site does."""
     base = vit(img_size=(64, 96), dynamic_img_size=True)
     model = randomise_heads(adapt(base, dec_config(sites=("blocks.0",), fixed_steps=True, **SMALL)), std=3.0)
     base.set_grad_checkpointing()

@@ -118,7 +118,7 @@ def test_labels_may_come_before_the_image():
 
 
 def test_a_whole_stage_of_transformers_swin_can_be_adapted():
-    """sites() lists it; its encoder reads the stage's own attributes."""
+    """The encoder reads attributes of the stage, which the wrapper must still have."""
     swin = Backbone(
         lambda: transformers.SwinForImageClassification(transformers.SwinConfig(**HF_SWIN)),
         (32, 32),

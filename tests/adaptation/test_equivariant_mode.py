@@ -67,7 +67,7 @@ def test_a_module_that_changes_the_layout_is_not_scaled_back_wrongly(width: int)
     try:
         _, report = model(images, return_report=True)
     except SiteError:
-        return  # saying that it cannot be done is right too
+        return  # an error that names the limit is correct, too
     m = report["patch_embed"].map
     with torch.no_grad():
         expected = scale(base.patch_embed.wrapped(unscale(images, m)), m, layout="NHWC")

@@ -1,4 +1,4 @@
-"""``learn_sizes``: every kind of data, resuming, and what stays as it was."""
+"""``learn_sizes``: every kind of data, resuming, and the weights that must not change."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_one_channel():
 
 def test_a_stopped_run_resumes(tmp_path: Path):
     class Stop(torch.utils.data.Dataset):
-        """Images until the fifth; then Ctrl-C."""
+        """A loader that gives four batches and then raises KeyboardInterrupt."""
 
         reads = 0
 

@@ -31,7 +31,7 @@ def table(found: list[Site]) -> list[tuple]:
     return [(str(site), site.layout, site.shape, site.prefix, site.stride) for site in found]
 
 
-# What sites() lists
+# The sites that sites() lists
 
 
 def test_vit():
@@ -141,7 +141,7 @@ def test_the_rest_of_an_odd_size_is_dropped():
     assert (site.shape, site.prefix, site.stride) == ((2, 50, 6), 2, (4, 8))
 
 
-# What sites() leaves behind
+# sites() does not change the model
 
 
 def hooks(model: nn.Module) -> int:

@@ -104,7 +104,7 @@ def test_half_precision_comes_back(tmp_path: Path):
     assert torch.equal(answer(loaded, images), answer(model, images))
 
 
-# What is saved
+# The saved tensors
 
 
 def test_a_trained_head_is_saved_and_kept_when_saved_again(tmp_path: Path):
@@ -225,7 +225,7 @@ def test_other_weights_beside_a_trained_head_warn(tmp_path: Path):
     train_head(trained()).save_pretrained(tmp_path)
     base = VIT.build()
     with torch.no_grad():
-        base.head.weight.zero_()  # replaced on loading: of no account
+        base.head.weight.zero_()  # replaced on loading, so no warning
     AdaptedModel.from_pretrained(tmp_path, base).unwrap()
     with torch.no_grad():
         base.norm.weight.add_(1)

@@ -67,7 +67,7 @@ def test_the_map_is_an_equilibrium(family: str):
 @EACH_FAMILY
 @pytest.mark.parametrize(("kind", "seed"), [("features", 0), ("images", 1)])
 def test_the_default_solver_reaches_equilibrium_far_from_the_identity(kind: str, seed: int, family: str):
-    """Random weights, at the default tolerance of 1e-4 within the default 20 steps, for at least 95 % of a batch."""
+    """At least 95 % of a batch reach the default tolerance of 1e-4 within the default 20 steps, with random weights."""
     module = canonicalizer(192 if kind == "features" else 3, std=0.5, seed=seed, family=family, on_failure="identity")
     assert module.solver == Anderson(max_steps=20, tolerance=1e-4)
     inputs = noise(40, 192, 14, 14, seed=seed) if kind == "features" else noise(40, 3, 56, 56, seed=seed).sigmoid()
@@ -133,7 +133,7 @@ def test_no_separable_map_folds_converged_or_not(update: str, std: float):
     assert (m.min_determinant() > 0).all()
 
 
-# One image among others.
+# Images of a batch are independent.
 
 
 @EACH_UPDATE

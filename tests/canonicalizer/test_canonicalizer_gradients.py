@@ -32,7 +32,7 @@ def difference_quotient(module: Canonicalizer, features: Tensor, place: Tensor, 
 
 @EACH_FAMILY
 def test_implicit_gradients_are_those_of_finite_differences(family: str):
-    """Every parameter, and the features, to a thousandth."""
+    """All parameters and the features are tested, to a relative error of a thousandth."""
     module = canonicalizer(
         3, (4, 5), std=0.5, family=family, dtype=torch.float64, tolerance=1e-12, max_steps=60, channels=(6, 8)
     )

@@ -202,7 +202,7 @@ def test_not_a_number_is_refused(name: str):
         DECConfig(**{name: float("nan")})
 
 
-# What comes from a file.
+# Configurations from a file.
 
 
 @pytest.mark.parametrize("value", [None, 3, "grid", ["input"]])

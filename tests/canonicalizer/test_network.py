@@ -72,7 +72,7 @@ def test_a_layer_halves_only_what_stays_large_enough(size: tuple[int, int], out:
 @EACH_FAMILY
 @pytest.mark.parametrize(("size", "knots"), list(zip(SIZES, [(6, 6), (2, 5), (4, 2), (20, 3)] * 3, strict=False)))
 def test_the_whole_network_matches_the_oracle(knots: tuple[int, int], size: tuple[int, int], family: str):
-    """Any size down to a single pixel, pooled to any knots, more of them than pixels included."""
+    """The sizes go down to a single pixel, and there may be more knots than pixels."""
     network = randomised(MapNetwork(3, knots, family=family, channels=(4, 6), temperature=0.7, guard=0.3))
     x = noise(2, 3, *size)
     m = network(x)

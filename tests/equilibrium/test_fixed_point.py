@@ -80,7 +80,7 @@ def test_a_converged_sample_is_frozen(solver: Anderson | Picard):
 
 @EACH_SOLVER
 def test_a_converged_sample_ignores_later_values_of_f(solver: Anderson | Picard):
-    """Even where f would give a smaller residual."""
+    """This holds even if a later value of f has a smaller residual."""
     hard, visits = rotating(RATES), [0]
     with torch.no_grad():
         expected = fixed_point(hard, torch.zeros(4, 3), solver=solver)

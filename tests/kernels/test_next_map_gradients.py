@@ -114,7 +114,7 @@ def test_corners_that_need_the_same_share_the_gradient():
 
 
 def test_a_corner_with_a_negative_discriminant():
-    """Its determinant never reaches the guard's, and the reference clamps the discriminant and stops its gradient."""
+    """Its determinant never reaches the guard; the reference then clamps the discriminant, without gradient."""
     x = [[0, -0.42, -0.21, 0], [0, -0.45, -0.09, 0], [0, 0.31, 0.06, 0], [0, -0.11, -0.26, 0]]
     y = [[0, 0, 0, 0], [0.46, 0.36, -0.19, -0.03], [0.17, -0.24, -0.47, -0.29], [0, 0, 0, 0]]
     outer = torch.tensor([[x, y]], device=DEVICE)

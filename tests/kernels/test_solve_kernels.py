@@ -144,7 +144,7 @@ def both_ways(canonicalizer: ls.Canonicalizer, features: Tensor, monkeypatch: py
         slow("direct", True, 32, (16, 16), None),
         slow("compose", False, 20, (32, 16), None),
         slow("direct", True, 3, (8, 8), None),  # layers too narrow for tensor cores
-        slow("compose", False, 5, (8, 8, 4), None),  # more layers than two
+        slow("compose", False, 5, (8, 8, 4), None),  # more than two layers
         *[slow("direct", True, 3, (16, 16), size) for size in ((1, 40), (40, 1), (1, 1))],
     ],
 )
@@ -273,7 +273,7 @@ def test_shrinking_tokens_matches_resize(channels: int, size, new, dtype: torch.
         (40, (9, 9), (5, 5), HALF, [wc._shrink_band]),
         slow(96, (5, 7), (5, 7), HALF, [wc._normalise]),
         slow(40, (33, 20), (17, 10), HALF, [wc._shrink_band]),  # more rows than one band
-        slow(150, (41, 5), (20, 3), HALF, [wc._shrink_band]),  # with as many channels, too
+        slow(150, (41, 5), (20, 3), HALF, [wc._shrink_band]),  # and many channels
         slow(40, (13, 9), (1, 5), HALF, [wc._shrink_band]),
         slow(40, (1, 9), (1, 5), HALF, [wc._shrink_band]),
         slow(40, (9, 9), (9, 5), HALF, [wc._shrink_band]),

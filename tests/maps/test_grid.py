@@ -83,7 +83,7 @@ def test_gradients(rng: torch.Generator):
 
 @pytest.mark.parametrize("guard", [None, 0.5])
 def test_gradients_of_compose(guard: float | None, rng: torch.Generator):
-    """From raw parameters: free displacements would push the sides off the square, where compose has a kink."""
+    """Raw parameters keep the sides in place; free displacements would move them, and compose has a kink there."""
     logits = [torch.rand(1, 4, 3, generator=rng, dtype=torch.float64, requires_grad=True) for _ in range(4)]
 
     def composed(*raw):

@@ -95,7 +95,7 @@ def test_per_scale_accuracy_by_hand():
     ],
 )
 def test_mean_and_deviation_are_those_of_the_papers_tables(hundredths: tuple[int, ...], mean: float, std: float):
-    """As many right of 10,000 as the paper's per-scale columns say; a sample deviation would be 2.34 and 1.79."""
+    """The accuracies are those of the paper's per-scale columns; a sample standard deviation would be 2.34 and 1.79."""
     metric = PerScaleAccuracy(tuple(range(len(hundredths))))
     for scale, right in enumerate(hundredths):
         labels = (torch.arange(10_000) >= right).long()
@@ -147,7 +147,7 @@ def test_reset_forgets():
     assert metric.compute().accuracy == {1.0: 1.0}
 
 
-# Before data, and wrong inputs.
+# Metrics without data, and wrong inputs.
 
 
 def test_metrics_are_nan_before_data():

@@ -247,7 +247,7 @@ def test_no_host_synchronisation_except_in_mean_iou():
             overlap.update(labels, labels)
 
 
-# Before data, and wrong inputs.
+# Metrics without data, and wrong inputs.
 
 
 def test_metrics_are_nan_before_data():

@@ -126,7 +126,7 @@ def test_a_fresh_head_is_put_on_when_asked_for(file: Path):
 
 
 def test_a_file_without_a_head_leaves_it_fresh(file: Path):
-    """As DINOv2's, which was trained without one."""
+    """DINOv2's file has no head, because it was trained without one."""
     kept = {name: tensor for name, tensor in load_file(file).items() if not name.startswith("head.")}
     save_file(kept, file)
     model = create_backbone("test_vit", classes=10, pretrained=str(file), image_size=32)
@@ -240,7 +240,7 @@ def test_classifiers_that_are_not_linear_are_refused(name: str, classes: int, fo
         standardise_head(model)
 
 
-# What can be compiled by itself
+# Blocks that are compiled separately
 
 
 @pytest.mark.parametrize(

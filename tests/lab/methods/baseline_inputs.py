@@ -42,7 +42,7 @@ def cnn(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def vit() -> nn.Module:
-    """timm's, with a head that is not zero."""
+    """Return a tiny timm ViT whose head is not zero."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sizes = {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2, "num_classes": 4}
@@ -52,7 +52,7 @@ def vit() -> nn.Module:
 
 
 def images(batch: int = 3, size: int = 32, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Sums of four plane waves of at most two periods: what interpolation does little harm to."""
+    """Return sums of four plane waves of at most two periods, which interpolation hardly changes."""
     rng = torch.Generator().manual_seed(seed)
     wave = torch.rand(3, batch, 3, 4, 1, 1, generator=rng, dtype=dtype) * 2
     place = torch.linspace(0, 1, size, dtype=dtype)
@@ -68,7 +68,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def randomise(model: nn.Module, std: float = 0.5) -> nn.Module:
-    """As after some training: the last layers, zero at first, are drawn from N(0, ``std``²)."""
+    """Draw the last layers, which start at zero, from N(0, ``std``²), as if the model had been trained."""
     rng = torch.Generator().manual_seed(2)
     networks = [model.energy] if isinstance(model, DiscreteCanonicalizer) else []
     if isinstance(model, AdaptedModel):

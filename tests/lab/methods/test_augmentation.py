@@ -1,4 +1,4 @@
-"""Aug: every image gets a map of its own, drawn by its number alone."""
+"""Aug: every image gets a random map of its own, which depends on its number alone."""
 
 import pytest
 import reference
@@ -18,7 +18,7 @@ def state(scaling: RandomScaling, index: torch.Tensor, seed: int = 3, **settings
     return scaling.maps(Draws(seed, index), **settings).state()
 
 
-# What a sample gets.
+# The map of each sample.
 
 
 @EACH_FAMILY
@@ -61,7 +61,7 @@ def test_without_probability_or_strength_images_stay_bitwise(scaling: RandomScal
 
 @EACH_FAMILY
 def test_as_many_images_are_touched_as_probability_says(family: str):
-    """600 of 2,000 within four deviations; the others are untouched to the last bit."""
+    """About 600 of 2,000 images change (within four standard deviations); the others stay bitwise equal."""
     scaling, pictures = RandomScaling(probability=0.3, family=family), torch.rand(2000, 1, 4, 4)
     index = torch.arange(2000)
     touched = (scaling(pictures, Draws(0, index)) != pictures).flatten(1).any(dim=1)
@@ -70,7 +70,7 @@ def test_as_many_images_are_touched_as_probability_says(family: str):
 
 
 def test_who_is_touched_and_how_are_independent():
-    """A map that is drawn does not depend on how many others are."""
+    """The map of an image does not depend on how many other images are scaled."""
     index = torch.arange(50)
     some, all_of_them = state(RandomScaling(probability=0.5), index), state(RandomScaling(), index)
     identity = state(RandomScaling(strength=0.0), index)
@@ -79,12 +79,12 @@ def test_who_is_touched_and_how_are_independent():
     assert torch.equal(some[touched], all_of_them[touched])
 
 
-# How maps are drawn.
+# The distribution of the maps.
 
 
 @pytest.mark.parametrize(("family", "knots", "strength"), [("separable", 7, 1.5), ("grid", 3, 0.3)])
 def test_raw_parameters_are_uniform_from_zero_to_strength(family: str, knots: int, strength: float):
-    """A map tells them up to a constant: differences within a row are triangular on ±strength."""
+    """A map determines its raw parameters up to a constant, so their differences are tested (triangular)."""
     scaling = RandomScaling(strength=strength, knots=knots, family=family)
     for logits in scaling.maps(Draws(0, torch.arange(1000))).logits():
         pairs = (logits[..., ::2] - logits[..., 1::2]).double().flatten()

@@ -18,7 +18,7 @@ from localscale.warp import unscale
 
 
 def trained(dtype: torch.dtype = torch.float32, **settings) -> DiscreteCanonicalizer:
-    """One whose energies differ, around a small network."""
+    """Return a canonicalizer around a small network; its energies differ between maps."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = DiscreteCanonicalizer(cnn(), **{"configurations": 9, "resolution": 24, **settings})
@@ -26,7 +26,7 @@ def trained(dtype: torch.dtype = torch.float32, **settings) -> DiscreteCanonical
 
 
 def pictures(batch: int = 6, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Not square, and larger than what the energies are computed on."""
+    """Return images that are not square and larger than the copies on which energies are computed."""
     return images(batch, 48, seed=5, dtype=dtype)[:, :, :30]
 
 
@@ -96,7 +96,7 @@ def test_at_first_answers_are_the_backbones_bitwise():
 
 
 def oracle(model: DiscreteCanonicalizer, shown: Tensor) -> tuple[Tensor, list[SeparableMap]]:
-    """Every image with every pair of profiles, one at a time: energies ``(B, K)``, and the maps tried."""
+    """Return energies ``(B, K)`` of every image under every pair of profiles, computed one at a time, and the maps."""
     raw = profiles(3, 6, 1.0)
     maps = [map_from_logits(x[None], y[None], family="separable") for x, y in itertools.product(raw, raw)]
     rows = [[model.energy(unscale(resize(image[None], 15, 24), m)) for m in maps] for image in shown]
@@ -138,7 +138,7 @@ def test_energies_do_not_depend_on_the_temperature_and_weights_do():
 
 
 def test_forward_is_the_chosen_map_and_backward_the_weighted_mean_of_all():
-    """In float64, through the backbone: its gradient to the chosen map, carried on to a softmax of energies."""
+    """The gradient to the chosen map is passed to the mean of all maps, weighted by a softmax of energies (float64)."""
     model, shown = trained(torch.float64, temperature=2.0), pictures(dtype=torch.float64)
     every, energies = model.configurations().state(), model.energies(shown)
     chosen = model.choose(shown)
@@ -156,7 +156,7 @@ def test_forward_is_the_chosen_map_and_backward_the_weighted_mean_of_all():
 
 
 def test_gradients_reach_the_energy_network():
-    """At first its last layer; once that has moved, all of it; the backbone always."""
+    """At first only its last layer has a gradient, afterwards all layers do. The backbone always has one."""
     model, shown = Canon(configurations=9).build(cnn()), pictures()
     for moved in (False, True):
         if moved:

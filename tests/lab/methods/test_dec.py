@@ -1,4 +1,4 @@
-"""DEC and Optim: what they report, what they minimise, and how equivariance is supervised."""
+"""DEC and Optim: their reports, their losses, and the supervision of equivariance."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_the_identity_for_every_image_scores_one(family: str, rng: torch.Generat
 
 @EACH_FAMILY
 def test_a_canonicalizer_scores_zero(family: str, rng: torch.Generator):
-    """h(S(I; g)) = g∘h(I): the equivariant answer, and no other way round."""
+    """The error is zero for h(S(I; g)) = g∘h(I) and for no other order of the maps."""
     settings = {"strength": 1.5, "family": family, "generator": rng, "dtype": torch.float64}
     found, g = random_map(3, 5, **settings), random_map(3, 6, **settings)
     assert supervision_error(found, g @ found, g.inverse()) < 1e-20
@@ -45,7 +45,7 @@ def test_a_canonicalizer_scores_zero(family: str, rng: torch.Generator):
 
 
 def test_supervision_error_against_an_explicit_inverse():
-    """Root finding for g⁻¹, point by point: ‖g⁻¹∘h(S(I; g)) − h(I)‖² / ‖g⁻¹ − id‖²."""
+    """‖g⁻¹∘h(S(I; g)) − h(I)‖² / ‖g⁻¹ − id‖², with g⁻¹ found by root finding at each point."""
     found, found_scaled, g = grid_maps(3, knots=3)
     place = np.linspace(0, 1, 16)
     points = np.stack(np.meshgrid(place, place), axis=-1).reshape(-1, 2)
@@ -60,15 +60,15 @@ def test_supervision_error_against_an_explicit_inverse():
 
 
 def test_supervision_error_is_small_change_for_maps_that_hardly_scale():
-    """Where g is the identity there is nothing to compare with, and nothing blows up."""
+    """If g is the identity, the denominator is zero, and the error is still finite."""
     identity = identity_map(2)
     assert supervision_error(identity, identity, identity) == 0
 
 
 class ReadsRamps(nn.Module):
-    """The canonicalizer of one scene: images are scalings of a ramp that says where each pixel was.
+    """A perfect canonicalizer for scaled ramps, in which each pixel's value is the position it came from.
 
-    S(I; g)(p) = g⁻¹(p) for the ramp I(p) = p, so the map that brings it back is read off by swapping sides.
+    S(I; g)(p) = g⁻¹(p) for the ramp I(p) = p, so the image holds the inverse of the map that is to be found.
     """
 
     def working_copy(self, x: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class ReadsRamps(nn.Module):
 
 
 def test_supervision_finds_no_fault_in_a_canonicalizer_that_knows():
-    """From images to the loss: each image is scaled by its own g and the two maps are compared the right way round."""
+    """The loss scales each image by its own g and compares the two maps in the right order."""
     scaling = RandomScaling(strength=2.0, knots=6, family="separable")  # knots on every sixth of 31 pixels
     method = dec(supervision=0.5, supervised_scaling=scaling, family="separable")
     model = method.build(vit())
@@ -148,7 +148,7 @@ def test_at_first_the_loss_is_the_backbones_bitwise(update: str, family: str):
 
 
 def test_the_loss_is_the_weighted_sum_of_its_parts():
-    """Every part by its own definition, on a model that has left the identity."""
+    """Each part is computed by its definition, on a model whose maps are not the identity."""
     method = dec(prior=0.5, supervision=2.0, supervised_scaling=RandomScaling(knots=3))
     model, pictures = randomise(method.build(vit())), images()
     found = method.losses(model, pictures, LABELS, cross_entropy, draws())
@@ -184,7 +184,7 @@ def test_supervision_alone_trains_the_canonicalizer_and_not_the_backbone():
 
 
 def slope_and_quotient(method: DEC, model: nn.Module, place: Tensor, step: float = 1e-6) -> tuple[float, float]:
-    """The loss's derivative along a random direction of ``place``: by autograd, and by central differences."""
+    """Return the loss's derivative along a random direction of ``place``, by autograd and by central differences."""
     direction = torch.randn(place.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
     def loss() -> Tensor:
@@ -203,11 +203,11 @@ def slope_and_quotient(method: DEC, model: nn.Module, place: Tensor, step: float
 @EACH_UPDATE
 @pytest.mark.parametrize("supervision", [0.0, 3.0])
 def test_gradients_of_the_whole_loss_are_those_of_finite_differences(update: str, supervision: float):
-    """Unrolled, in float64, for every parameter of backbone and canonicalizer."""
+    """Every parameter of backbone and canonicalizer is tested, with unrolled gradients in float64."""
     method = dec(
         update=update, gradient="unrolled", solver="picard", prior=10.0, supervision=supervision, channels=(3, 4)
     )
-    torch.manual_seed(0)  # bilinear reading has kinks, and some weights put a difference across one
+    torch.manual_seed(0)  # bilinear sampling has kinks; with this seed no difference crosses one
     model = randomise(method.build(cnn()), std=1.0).double()
     for name, parameter in model.named_parameters():
         slope, quotient = slope_and_quotient(method, model, parameter)

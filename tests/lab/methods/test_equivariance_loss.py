@@ -26,7 +26,7 @@ LABELS = torch.randint(0, CLASSES, (3, 32, 32), generator=torch.Generator().manu
 
 
 def sharp(model: nn.Sequential) -> nn.Module:
-    """Fresh weights give much the same mask for everything; these tell pixels apart."""
+    """Enlarge the last weights, because fresh ones give almost the same mask for every image."""
     with torch.no_grad():
         for parameter in model[-1].parameters():
             parameter.mul_(6)
@@ -34,21 +34,21 @@ def sharp(model: nn.Sequential) -> nn.Module:
 
 
 def segmenter(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Sees some neighbours of a pixel."""
+    """Return a segmenter with a receptive field of 5 × 5 pixels."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return sharp(nn.Sequential(nn.Conv2d(3, 6, 5, padding=2), nn.Tanh(), nn.Conv2d(6, CLASSES, 1)).to(dtype))
 
 
 def pointwise() -> nn.Module:
-    """Sees a pixel and nothing else, so it is equivariant as it is."""
+    """Return a segmenter with a receptive field of one pixel, which is equivariant without any training."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         return sharp(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Tanh(), nn.Conv2d(8, CLASSES, 1)))
 
 
 class TiedToPlaces(nn.Module):
-    """Answers that depend on where a pixel is: not equivariant at all."""
+    """A segmenter whose answers depend on the position of a pixel, so it is not equivariant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def eque(model: Callable[[Tensor], Tensor], shown: Tensor, g: Map) -> float:
         return equivariance_error(model(shown).softmax(1), model(scale(shown, g)).softmax(1), g).item()
 
 
-# How far masks are apart.
+# The distance between masks.
 
 
 def logits(seed: int, *, dtype: torch.dtype = torch.float32, size: int = 12) -> Tensor:
@@ -93,7 +93,7 @@ def test_it_is_the_metric_of_an_image_and_its_scaled_version(rng: torch.Generato
 
 
 def test_by_hand():
-    """Softmax is (1/2, 1/2) everywhere in one, (1/4, 3/4) in half of the pixels of the other."""
+    """One mask is (1/2, 1/2) everywhere; half of the pixels of the other are (1/4, 3/4)."""
     one, two = torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4)
     two[0, 1, 0, :2] = torch.tensor(3.0).log()
     assert mask_error(one, two, identity_map()).item() == pytest.approx(2 * 0.25**2 / 2, rel=1e-5)
@@ -111,7 +111,7 @@ def test_gradients_reach_both_masks(rng: torch.Generator):
 
 
 class Witness(nn.Module):
-    """A network that keeps what it was shown and what it answered."""
+    """A network that stores its last input and output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Witness(nn.Module):
 
 @pytest.mark.parametrize("weight", [0.0, 2.5])
 def test_the_loss_is_the_tasks_plus_weight_times_the_error(weight: float):
-    """The images and their scaled versions go through in one pass, and only the images are judged by their labels."""
+    """Images and scaled images pass the model in one batch; the task's loss is computed for the images only."""
     method, model, shown = AugL(weight=weight, scaling=STRONG), Witness(), images()
     found = method.losses(model, shown, LABELS, cross_entropy, draws())
     u = STRONG.maps(draws(), "equivariance")
@@ -138,7 +138,7 @@ def test_the_loss_is_the_tasks_plus_weight_times_the_error(weight: float):
 
 
 def test_what_is_minimised_is_the_metric():
-    """Descending the loss alone makes a segmenter more equivariant under scalings it was not shown."""
+    """Training with this loss alone makes a segmenter more equivariant under scalings that it was not trained on."""
     model, shown = segmenter(), images()
     g = STRONG.maps(draws(seed=77)).inverse()
     before = eque(model, shown, g)
@@ -204,7 +204,7 @@ def test_canon_scales_the_masks_of_the_chosen_map_back():
 
 
 def test_canons_energy_learns_from_masks_alone():
-    """A pointwise segmenter's masks hardly depend on the map; one that sees neighbours says which map is better."""
+    """This needs a segmenter that sees neighbours: the masks of a pointwise one hardly depend on the map."""
     model = randomise(canon())
     cross_entropy(model(images()), LABELS).backward()
     assert all(torch.isfinite(p.grad).all() and p.grad.any() for p in model.parameters())
@@ -214,7 +214,7 @@ def test_canons_energy_learns_from_masks_alone():
 
 
 def trained(method: Canon | DEC, base: nn.Module, mode: str = "equivariant") -> nn.Module:
-    """As after some training: maps that are not the identity, and follow nothing in particular."""
+    """Return a model with random maps that are not the identity, as if it had been trained."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         changes = {"config": {"mode": mode}} if isinstance(method, DEC) else {"mode": mode}
@@ -244,7 +244,7 @@ EITHER = pytest.mark.parametrize("method", [Canon(configurations=25), dec(knots=
 @EITHER
 @torch.no_grad()
 def test_around_a_pointwise_segmenter_any_map_costs_resampling_alone(method: Canon | DEC):
-    """S(M(S⁻¹(I))) is M(I) but for what is lost between pixels; without scaling back it is far from it."""
+    """S(M(S⁻¹(I))) equals M(I) up to interpolation; without scaling back, the difference is large."""
     shown = images(size=64)
     expected = pointwise()(shown).softmax(1)
     back, left = (
@@ -266,7 +266,7 @@ def test_wrapping_a_pointwise_segmenter_leaves_it_equivariant(method: Canon | DE
 
 
 class Given(nn.Module):
-    """A canonicalizer whose map is given."""
+    """A canonicalizer that always returns a given map."""
 
     def __init__(self, m: Map) -> None:
         super().__init__()
@@ -298,7 +298,7 @@ def test_canonicalizers_that_follow_the_image_make_any_segmenter_equivariant(
     assert min(bad, eque(base, shown, g)) > factor * good
 
 
-# Which methods are for masks.
+# Methods that support masks.
 
 
 def test_modes_are_checked_against_the_answers():

@@ -1,4 +1,4 @@
-"""InvL: the task's loss and how far answers move, both by hand."""
+"""InvL: the task's loss and the change of the answers, both computed by hand."""
 
 import math
 
@@ -39,14 +39,14 @@ class Witness(nn.Module):
     ],
 )
 def test_divergences_by_hand(kind: str, one_way: float, other_way: float):
-    """A mean over two images, of which one's answers do not move; KL is from the image to the scaled image."""
+    """The mean is over two images, one with unchanged answers; KL is from the image to the scaled image."""
     assert answer_divergence(ANSWERS, SCALED, kind).item() == pytest.approx(one_way, rel=1e-5)
     assert answer_divergence(SCALED, ANSWERS, kind).item() == pytest.approx(other_way, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_answers_are_pulled_together(kind: str):
-    """Neither side is held fixed."""
+    """Both sides get a gradient."""
     sides = [ANSWERS.clone().requires_grad_(), SCALED.clone().requires_grad_()]
     answer_divergence(*sides, kind).backward()
     assert all(side.grad[0].abs().min() > 0.01 for side in sides)
@@ -65,7 +65,7 @@ def test_the_squared_one_is_the_metric(rng: torch.Generator):
 @pytest.mark.parametrize("weight", [0.0, 2.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_is_the_tasks_plus_weight_times_divergence(kind: str, weight: float):
-    """The images and their scaled versions go through in one pass, and only the images are judged by their labels."""
+    """Images and scaled images pass the model in one batch; the task's loss is computed for the images only."""
     method, model = InvL(weight=weight, divergence=kind, scaling=RandomScaling(strength=2.0)), Witness()
     pictures = images()
     found = method.losses(model, pictures, LABELS, cross_entropy, draws())

@@ -28,7 +28,7 @@ INDEX = torch.tensor([4, 11, 7])
 
 
 def step_of(name: str) -> TrainingStep:
-    """A method's step on a model that does what the method is for."""
+    """Return the training step of a method, on a model whose canonicalizers are not the identity."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = METHODS[name].build(vit())
@@ -75,7 +75,7 @@ def test_seed_and_samples_decide_everything(name: str):
 
 @EACH
 def test_the_order_of_a_batch_does_not_matter(name: str):
-    """A sample brings its number, and with it its draws."""
+    """The random numbers of a sample depend on its number, not on its position in the batch."""
     step, order = step_of(name), torch.tensor([2, 0, 1])
     straight = step(images(), LABELS, 0, INDEX)
     shuffled = step(images()[order], LABELS[order], 0, INDEX[order])
@@ -85,7 +85,7 @@ def test_the_order_of_a_batch_does_not_matter(name: str):
 
 @EACH
 def test_autocast_rounds_the_loss_and_not_the_maps(name: str):
-    """Scalars of the image's map stay bitwise equal."""
+    """The scalars that are computed from the image's map stay bitwise equal."""
     step = step_of(name)
     exact = step(images(), LABELS, 0, INDEX)
     with torch.autocast("cpu", dtype=torch.bfloat16):

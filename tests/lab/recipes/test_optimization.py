@@ -29,7 +29,7 @@ def group_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[
     return found
 
 
-# The course of the rate
+# The learning rate over time
 
 
 def test_cosine_falls_from_one_to_almost_nothing():
@@ -71,7 +71,7 @@ def plateau(losses: list[float], waiting: float = 2) -> Schedule:
         ([], 1),
         ([3, 2, 1], 1),
         ([1, 2], 1),
-        ([1, 2, 1], 0.5),  # as good as before is no better
+        ([1, 2, 1], 0.5),  # an equal loss is not an improvement
         ([1, 2, 0.9, 1, 0.8, 0.9], 1),
         ([1, 2, 2, 2, 2], 0.25),
         ([1, 2, 2, 0.5, 2], 0.5),
@@ -108,7 +108,7 @@ def test_every_group_follows_at_its_own_height(tensor_rates: bool):
     groups = settings.backbone_groups(backbone)
     model = COMPOSE.build(backbone)
     optimizer = settings.optimizer(groups, model)
-    if tensor_rates:  # as where steps are replayed
+    if tensor_rates:  # as with replayed steps
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(group["lr"])
     schedule = Schedule(settings, optimizer, per_epoch=10)

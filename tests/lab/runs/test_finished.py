@@ -1,4 +1,4 @@
-"""Finished runs: what cannot be read is refused, and the answers on their groups are those that were measured."""
+"""Finished runs: unreadable ones are refused, and loaded ones give the answers of their evaluation."""
 
 import math
 from pathlib import Path

@@ -184,7 +184,7 @@ def test_a_crop_of_everything_is_the_image(data: ImageNetData):
     crop, label = images[5, 0]
     path, expected = images.items[5]
     assert label == expected
-    # The area is all of it, but the shape is free: its colours are the image's in the mean.
+    # The crop covers the whole area, but its aspect ratio is random, so only the mean colours are compared.
     assert np.abs(crop.float().mean((1, 2)).numpy() - np.array(read_image(path)).mean((0, 1))).max() < 12
 
 
@@ -201,12 +201,12 @@ def test_a_broken_training_image_is_named(data: ImageNetData, tmp_path: Path):
 
 
 def predict(images: Tensor) -> Tensor:
-    """Blue, green or red, by the mean colour."""
+    """Classify images as blue, green or red by their mean colour."""
     return 4 * images.mean(dim=(2, 3)).flip(1)
 
 
 def slow_metrics(data: ImageNetData) -> tuple[dict[float, float], dict[str, float]]:
-    """Image by image, resized and cropped by Pillow alone."""
+    """Compute the metrics one image at a time, with Pillow alone for resizing and cropping."""
     dataset = LocallyScaledImageNet(data.test_root)
     right: dict[float, list[bool]] = {scale: [] for scale in SCALES}
     answers: dict[tuple[int, float], np.ndarray] = {}

@@ -36,7 +36,7 @@ def bracket_of(task: MNISTTask, low: float, high: float, count: int) -> LocallyS
 
 
 def linear(task: MNISTTask) -> Predict:
-    """A linear model that is right about some of the images it will be asked about, and sure of it."""
+    """Return a linear model that answers some of the test images correctly, with high confidence."""
     drawn = [task.test.renderer()(torch.arange(0, 9, 2))]
     drawn += [
         bracket_of(task, *bracket, 4).renderer()(torch.tensor([number])) for number, bracket in enumerate(BRACKETS)
@@ -48,7 +48,7 @@ def linear(task: MNISTTask) -> Predict:
 
 
 def slow_metrics(task: MNISTTask, predict: Predict, brackets: int) -> dict[str, Any]:
-    """Image by image, with the formulas of the paper."""
+    """Compute the metrics one image at a time, with the formulas of the paper."""
 
     def ask(dataset: LocallyScaledMNIST, index: int, variant: int = 0) -> tuple[bool, Tensor]:
         image, label = dataset.renderer(dtype=torch.float64)(torch.tensor([index]), variant)
@@ -134,7 +134,7 @@ def evaluate_share(digits: Path, out: Path) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.slow  # test_training_distributed.py holds the same for a trained model
+@pytest.mark.slow  # test_training_distributed.py checks the same for a trained model
 def test_shares_of_two_processes_make_up_the_whole(digits: Path, tmp_path: Path):
     task = make(digits, bracket_count=4)
     alone = task.evaluate(linear(task), CPU, Shard(), progress=False)

@@ -1,4 +1,4 @@
-"""Datasets of objects as a task reads them: every pixel kept, everything that does not fit named."""
+"""The objects task reads every pixel of a dataset, and its errors name whatever does not fit."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def read(root: Path, limit: int | None = None, **changes) -> Pixels:
     return Pixels.read(LocallyScaledObjects(root), tiny(root, **changes).data, limit)
 
 
-# What is read
+# Reading
 
 
 def test_every_pixel_label_and_group_is_kept(discs: Path):
@@ -88,7 +88,7 @@ def test_a_step_gets_the_images_it_asks_for(discs: Path):
 
 
 def with_a_hole(value: int) -> Spoil:
-    """The first rows are of no class."""
+    """Return a function that sets the labels of the first three rows to ``value``, which is not a class."""
 
     def spoil(pixels: np.ndarray, classes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return pixels, np.where(np.arange(SIZE)[:, None] < 3, value, classes)
@@ -119,7 +119,7 @@ def test_a_class_can_be_left_out(tmp_path: Path):
     assert torch.equal(labels == IGNORED, plain == 2)
 
 
-# What does not fit
+# Datasets that do not fit
 
 
 def test_a_mask_of_another_size(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Two processes with half a batch each train and measure masks as one with all of it."""
+"""Two processes with half a batch each give the same masks and metrics as one process with the whole batch."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def measure(run: Path, recipes: list[Recipe], folder: Path) -> None:
 
 @pytest.mark.slow
 def test_two_measure_a_run_as_one_whatever_their_shares(discs: Path, tmp_path: Path):
-    """Of one image, the second process has none."""
+    """With a single test image, the second process has none."""
     train(tiny(discs, COMPOSE), tmp_path / "run", cpu=True)
     recipes = [tiny(discs, COMPOSE, test_limit=limit) for limit in (1, 7)]
     together(measure, tmp_path / "run", recipes, tmp_path)
@@ -54,7 +54,7 @@ def test_two_measure_a_run_as_one_whatever_their_shares(discs: Path, tmp_path: P
 
 
 def pointwise(*arguments: Any, **rest: Any) -> nn.Module:
-    """A segmenter of one pixel's sight; the real one's dropout and batch statistics are each process's own."""
+    """Return a pointwise segmenter. Dropout and batch statistics of the real one would differ between processes."""
     return nn.Sequential(nn.Conv2d(3, 8, 1), nn.Tanh(), nn.Conv2d(8, CLASSES, 1))
 
 
@@ -64,7 +64,7 @@ def train_pointwise(recipe: Recipe, folder: Path) -> None:
 
 
 def test_two_train_as_one(discs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """With pixels of one weight: a batch's weighted mean is not the mean of its halves' weighted means."""
+    """All pixels have weight 1, because a weighted mean over a batch is not the mean over its two halves."""
     recipe = tiny(discs, background_weight=1.0, epochs=3, learning_rate=2e-2)
     monkeypatch.setattr(runner, "create_model", pointwise)
     one = train(recipe, tmp_path / "one", cpu=True)["metrics"]

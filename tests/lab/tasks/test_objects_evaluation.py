@@ -1,4 +1,4 @@
-"""What is measured on test images, against answers that are known and against the functions on everything at once."""
+"""Metrics on test images, compared with known values and with the functions applied to the whole dataset."""
 
 import math
 from pathlib import Path
@@ -35,7 +35,7 @@ def measured(task: ObjectsTask, predict: Predict) -> dict[str, Any]:
 
 
 def by_colour(images: Tensor) -> Tensor:
-    """A perfect segmenter, of one pixel's sight: the class whose colour is nearest."""
+    """Return the scores of a perfect, pointwise segmenter: the class with the nearest colour wins."""
     return -100 * (images.unsqueeze(1) - PALETTE.view(1, CLASSES, 3, 1, 1)).square().sum(2)
 
 
@@ -44,12 +44,12 @@ def always(label: int) -> Predict:
 
 
 def in_patches(images: Tensor) -> Tensor:
-    """A coarse segmenter, tied to its places."""
+    """Return the scores of a coarse segmenter, one answer per patch of 8 × 8 pixels, so it is not equivariant."""
     return F.interpolate(F.avg_pool2d(by_colour(images), 8), scale_factor=8)
 
 
 def by_counting(predicted: Tensor, labels: Tensor) -> float:
-    """Mean IoU over classes, all images' pixels together."""
+    """Return the mean IoU over classes, with the pixels of all images counted together."""
     terms = []
     for c in range(CLASSES):
         said, there = (predicted == c) & (labels != IGNORED), labels == c
@@ -119,13 +119,13 @@ def test_answers_are_asked_for_of_normalised_images(discs: Path):
 
 
 def test_ignored_pixels_are_not_judged(tmp_path: Path):
-    """A segmenter that is wrong exactly there makes no mistake."""
+    """A segmenter that is wrong at ignored pixels only has a perfect score."""
     write_objects(tmp_path / "train")
     write_objects(tmp_path / "test", seed=1, spoil={1: lambda pixels, classes: (255 - pixels, 0 * classes + 255)})
     found = measured(task_of(tmp_path, ignore_index=255), by_colour)
     assert found["mean_iou"] == 1
     assert math.isfinite(found["equivariance_floor"]["relative"])
-    assert found["group_deviation"] < 1e-6, "a scene of which nothing is known is no scene"
+    assert found["group_deviation"] < 1e-6, "a scene whose pixels are all ignored is left out"
 
 
 def test_images_without_objects_are_judged_by_their_background(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Augmentation moves labels with their images, to the pixel."""
+"""Augmentation moves labels exactly as it moves their images."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ def numbered(batch: int = 4) -> tuple[Tensor, Tensor]:
     return torch.stack((row, column, labels)).float().expand(batch, -1, -1, -1), labels.expand(batch, -1, -1)
 
 
-# What scaling does
+# Scaling images with labels
 
 
 @EACH_FAMILY
@@ -50,7 +50,7 @@ def test_labels_are_the_nearest_pixels_of_their_image(family: str):
 
 @EACH_FAMILY
 def test_an_image_and_its_labels_are_read_at_the_same_place(family: str):
-    """Row and column as the image shows them after scaling, rounded, are the label's own."""
+    """The image's channels hold row and column; after scaling, rounding them gives the pixel of the label."""
     scaling, (images, labels) = dataclasses.replace(STRONG, family=family), numbered()
     scaled, moved = scaling.both(images, labels, draws())
     assert torch.equal(scaled, scaling(images, draws()))
@@ -107,7 +107,7 @@ def test_ignored_pixels_move_and_stay_ignored():
     assert torch.equal(moved, torch.where(expected % 5 == 0, IGNORED, expected))
 
 
-# What the loop does
+# The training loop
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def discs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_step_is_judged_by_the_scaled_labels_of_the_scaled_images(discs: Path):
-    """One step of the loop over a model of one matrix per pixel, by hand."""
+    """One step of the loop with a 1 × 1 convolution, computed by hand."""
     recipe = tiny(discs, augmentation=STRONG)
     task = ObjectsTask(recipe.data, Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)), 4)
     torch.manual_seed(0)

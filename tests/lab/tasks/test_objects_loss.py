@@ -1,4 +1,4 @@
-"""The loss of every pixel, against torch's own without the pixels that are left out."""
+"""The loss per pixel, compared with torch's cross entropy on the pixels that are not ignored."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def loss(logits: Tensor, labels: Tensor, weight: float = 0.1, smoothing: float =
 
 
 def oracle(logits: Tensor, labels: Tensor, weight: float = 0.1) -> float:
-    """Σ wₗ·(−log pₗ) / Σ wₗ over the pixels that count, one after the other."""
+    """Return Σ wₗ·(−log pₗ) / Σ wₗ over the pixels that are not ignored, one at a time."""
     total = weights = 0.0
     for n, i, j in (labels != IGNORED).nonzero().tolist():
         label = int(labels[n, i, j])
@@ -54,7 +54,7 @@ def test_the_loss_is_torchs_weighted_mean(smoothing: float):
 
 
 def test_ignored_pixels_count_for_nothing():
-    """Not in the value, whatever is answered there, and not in the gradient."""
+    """Neither the loss nor its gradient depends on the answers at ignored pixels."""
     logits, labels = answers(torch.float32)
     truth = ignoring(labels)
     out = (truth == IGNORED).unsqueeze(1)
@@ -85,7 +85,7 @@ def test_a_batch_in_which_nothing_counts_is_zero_and_pulls_nowhere(label: int, w
 
 @pytest.mark.parametrize("label", [0, 2])
 def test_a_batch_of_one_class_is_its_plain_mean(label: int):
-    """Whatever its weight: the weights of a weighted mean cancel."""
+    """If all pixels have the same weight, it cancels."""
     logits, labels = answers()[0], torch.full((3, 6, 7), label)
     assert loss(logits, labels).item() == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
 

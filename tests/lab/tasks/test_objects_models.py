@@ -1,4 +1,4 @@
-"""Backbones under a head that segments, at sizes their patches do not divide."""
+"""Backbones with a segmentation head, at image sizes that are not multiples of the patch."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Settings that do not go with masks, and masks that do not go with settings."""
+"""Methods that need masks are refused for classification, and the other way round."""
 
 import dataclasses
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_methods_for_masks(method: Method):
     "method", [FineTune(), InvL(), Canon(), DEC(), DEC(DECConfig(sites=("blocks.0",), mode="equivariant"))]
 )
 def test_methods_for_one_class(method: Method):
-    """Features inside a classifier may be scaled back."""
+    """A classifier may use the equivariant mode at a feature, but not at the input."""
     one_class(method=method).check()
     method.check_answers(dense=False)
 

@@ -1,4 +1,4 @@
-"""Runs on discs whose colour is their class: they are learned, by every method, and can be taken up and asked."""
+"""Segmentation runs on discs whose colour is their class: every method learns, resumes and can be loaded."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def aug(discs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(aug: Path, discs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A short run of each method, from what was learned before."""
+    """Train a short run of each method, starting from the run ``aug``."""
     folders = {name: tmp_path_factory.mktemp("from_aug") / name for name in OTHERS}
     for name, folder in folders.items():
         train(tiny(discs, name, start=aug), folder, cpu=True)
@@ -77,7 +77,7 @@ def result_of(folder: Path) -> dict:
 
 
 def test_the_classes_are_learned(aug: Path, discs: Path):
-    """The score is far above that of background everywhere."""
+    """The score is more than twice that of answering background everywhere."""
     losses = [line["loss"] for line in log_of(aug)]
     assert losses[-1] < 0.4 * losses[0]
     chance = (tiny(discs).data.task(None, 4).test.labels == 0).float().mean().item() / CLASSES  # type: ignore[arg-type]
@@ -117,13 +117,14 @@ def test_each_method_learns_what_it_is_for(runs: dict[str, Path]):
         assert set(model.canonicalizers) == set(METHODS[name].config.sites)  # type: ignore[attr-defined]
         with torch.no_grad():
             _, report = model(images(), return_report=True)
-        assert report["input"].map.mean_displacement().min() > 1e-6  # 2×2 patches are all corners, and corners stay
+        # The latent site has 2×2 patches: all are corners, which do not move.
+        assert report["input"].map.mean_displacement().min() > 1e-6
     assert {"task", "equivariance"} <= set(log_of(runs["augl"])[0])
     assert {"task", "supervision", "prior", "input/residual"} <= set(log_of(runs["compose"])[0])
     assert "backbone.blocks.0/displacement" in log_of(runs["direct"])[0]
 
 
-# What is left behind
+# The files of a run
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -209,7 +210,7 @@ def test_a_killed_run_ends_with_the_same_result(discs: Path, tmp_path: Path):
 
 
 def test_images_that_are_no_multiple_of_the_patch(tmp_path: Path):
-    """37 px, stretched to 48 for patches of 16, and back."""
+    """Images of 37 px are resized to 48 px for patches of 16, and the masks back to 37 px."""
     for part in ("train", "test"):
         write_objects(tmp_path / part, size=37)
     result = train(tiny(tmp_path, METHODS["direct"], image_size=37), tmp_path / "run", cpu=True)
@@ -221,7 +222,7 @@ def test_images_that_are_no_multiple_of_the_patch(tmp_path: Path):
     assert all(value > 0 for value in displacements.values())
 
 
-# As a user gives it
+# The command line
 
 
 def test_the_commands_train_and_measure(discs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -239,7 +240,7 @@ def test_the_commands_train_and_measure(discs: Path, tmp_path: Path, capsys: pyt
 
 
 def folder_of(discs: Path) -> str:
-    """A run with the head of the command's width."""
+    """Train a run with the head width that the command uses, and return its folder."""
     folder = discs / "width8"
     train(tiny(discs, epochs=1, head_width=8), folder, cpu=True)
     return str(folder)

@@ -1,4 +1,4 @@
-"""The order of training, shares of processes, and normalisation."""
+"""The order of training images, their split between processes, and normalisation."""
 
 import re
 from itertools import pairwise
@@ -24,7 +24,7 @@ def flat(steps: list[Indices]) -> tuple[list[int], list[int], list[int]]:
 
 @st.composite
 def orders(draw: st.DrawFn) -> tuple[int, int, int, int, int]:
-    """Images, batch size, processes, and two steps of some epochs."""
+    """Draw the numbers of images, of images per batch and of processes, a first step and a last step."""
     world = draw(st.integers(1, 4))
     size = world * draw(st.integers(1, 4))
     count = draw(st.integers(size, 30))
@@ -77,7 +77,7 @@ def test_no_two_samples_of_a_run_have_the_same_number(order: tuple[int, int, int
 
 def test_order_depends_on_seed_and_epoch_alone():
     def images(seed: int, epoch: int) -> list[int]:
-        torch.rand(seed + 1)  # the global generator is of no account
+        torch.rand(seed + 1)  # the global generator must not matter
         return flat(list(Batches(100, 10, seed).steps(10 * epoch, 10 * epoch + 10)))[1]
 
     assert images(0, 0) == images(0, 0)

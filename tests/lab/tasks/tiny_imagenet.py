@@ -1,4 +1,4 @@
-"""A locally scaled ImageNet of coloured discs, made by the project's own generator from boxes and masks given."""
+"""A locally scaled ImageNet of coloured discs, generated with given boxes and masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCALES = (0.8, 1.0, 1.2)
 
 
 def write_discs(folder: Path, *, images: int = 3, masks: Path | None = None) -> Path:
-    """``folder/CLASS/0.png`` …, 60×48, and the masks of the discs."""
+    """Write images of 60×48 pixels as ``folder/CLASS/0.png`` …, and the masks of the discs to ``masks``."""
     rng = np.random.Generator(np.random.PCG64(images))
     x, y = np.arange(60) + 0.5, np.arange(48)[:, None] + 0.5
     for name, colour in CLASSES.items():
@@ -32,7 +32,7 @@ def write_discs(folder: Path, *, images: int = 3, masks: Path | None = None) -> 
 
 
 def write_scaled_discs(folder: Path, *, images: int = 2, scales: tuple[float, ...] = SCALES) -> Path:
-    """The dataset, in ``folder/made``."""
+    """Generate the dataset in ``folder/made``, and return that folder."""
     source = write_discs(folder / "images", images=images, masks=folder / "masks")
     options = ImageNetOptions(
         images=source, masks=folder / "masks", detector="given", segmenter="given", inpainter="telea", scales=scales

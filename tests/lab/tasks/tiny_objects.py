@@ -1,6 +1,6 @@
-"""Locally scaled objects without a renderer: two discs before noise, whose colour is their class.
+"""Locally scaled objects without a renderer: two discs, whose colour is their class, on a background of noise.
 
-They are written by the project's own writer, so that what reads them reads a dataset as any other.
+The library's writer writes them, so they are read like any other dataset.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ METHODS: dict[str, Method] = {
 
 
 def draw_group(rng: np.random.Generator, members: int, size: int) -> list[tuple[np.ndarray, np.ndarray, list[float]]]:
-    """Images ``(size, size, 3)`` of one scene, their classes, and how near its two objects are."""
+    """Return the images ``(size, size, 3)`` of one scene, their class masks, and the scales of its two objects."""
     shown = rng.choice(CLASSES - 1, 2, replace=False)
     across, down, radius = rng.uniform((7, 23), (9, 25)), rng.uniform(10, 22, 2), rng.uniform(4.5, 5.5, 2)
     noise = rng.integers(0, 70, (size, size, 3), np.uint8)
@@ -73,7 +73,7 @@ def write_objects(
     form: str = "folder",
     spoil: Mapping[int, Spoil] | None = None,
 ) -> Path:
-    """A dataset; ``spoil`` makes something else of a group's images and classes, or says why there are none."""
+    """Write a dataset; ``spoil[group]`` changes the group's images and classes, or returns a reason to skip them."""
 
     def make(index: int) -> list[Sample] | Skip:
         rng = np.random.Generator(np.random.PCG64([seed, index]))
@@ -99,14 +99,14 @@ def write_objects(
 
 
 def write_both(folder: Path) -> Path:
-    """``folder/train`` with 24 images and ``folder/test`` with 12."""
+    """Write ``folder/train`` with 24 images and ``folder/test`` with 12."""
     write_objects(folder / "train", groups=12, members=2)
     write_objects(folder / "test", groups=4, members=3, seed=1)
     return folder
 
 
 def tiny(folder: Path, method: str | Method = "plain", **changes: Any) -> Recipe:
-    """A recipe for the discs in ``folder``; fields of its data and optimization may be given as if its own."""
+    """Return a recipe for the discs in ``folder``; ``changes`` may name fields of its data and optimization."""
     data: dict[str, Any] = {
         "train_root": folder / "train", "test_root": folder / "test", "image_size": SIZE, "variants": 2,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The loop against one written out by hand, and steps that cannot be taken."""
+"""The training loop against one written by hand, and steps that are skipped."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ from localscale.lab.training.loop import Epoch, Loop, Position
 
 
 def state_of(loop: Loop) -> dict[str, Tensor]:
-    """Weights, buffers and moments; moments that are not there yet are zero."""
+    """Return weights, buffers and Adam's moments; moments that do not exist yet count as zero."""
     found = dict(loop.model.state_dict())
     for name, parameter in loop.model.named_parameters():
         values = loop.optimizer.state.get(parameter, {})
@@ -36,7 +36,7 @@ def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-# What a step does
+# One step
 
 
 @pytest.mark.parametrize("clip", [0.5, 0.0])
@@ -155,11 +155,11 @@ def interrupt(epoch: Epoch) -> None:
     raise KeyboardInterrupt
 
 
-# Steps that cannot be taken
+# Steps that are skipped
 
 
 class Steep(Linear):
-    """A finite loss with a gradient that is not, where an image is very bright."""
+    """A model whose loss is finite but whose gradient is infinite if an image is very bright."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits = super().forward(images.clamp(max=1))
@@ -238,7 +238,7 @@ def test_an_epoch_without_any_step_has_no_means():
     assert all(math.isnan(epoch.scalars["loss"]) for epoch in found)
 
 
-# What is compiled
+# Compiled blocks
 
 
 def test_a_backbone_without_repeated_blocks_is_reported(caplog: pytest.LogCaptureFixture):
@@ -247,7 +247,7 @@ def test_a_backbone_without_repeated_blocks_is_reported(caplog: pytest.LogCaptur
 
 
 class Wider(nn.Module):
-    """A block whose answer has a number more than it was given."""
+    """A block whose output has one feature more than its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

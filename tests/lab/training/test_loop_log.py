@@ -1,4 +1,4 @@
-"""What the loop logs of its sites and rates, what it says when memory is full, and the evaluation."""
+"""The log of sites and learning rates, the error when memory is full, and the evaluation."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Steps that are recorded and replayed. Recording itself needs a GPU; what decides about it does not."""
+"""Training steps that are recorded and replayed. Recording needs a GPU; these tests replace it."""
 
 import pytest
 import torch

@@ -128,7 +128,7 @@ def test_nothing_is_left_when_it_is_done(whole: Path):
     assert {path.name for path in whole.iterdir()} == names
 
 
-# Finished, in use, or something else
+# Folders that are finished, in use, or not a run
 
 
 def test_a_finished_run_returns_its_result(whole: Path, digits: Path):
@@ -187,7 +187,7 @@ def test_other_settings_are_named(changes: dict[str, Any], message: str, unfinis
 
 def test_a_folder_with_something_else_is_refused(digits: Path, tmp_path: Path):
     (tmp_path / ".DS_Store").touch()
-    Run(tmp_path).claim(recipe_of(digits, "plain"), resume=False)  # hidden files are of no account
+    Run(tmp_path).claim(recipe_of(digits, "plain"), resume=False)  # hidden files do not matter
     Run(tmp_path).recipe_file.unlink()
     (tmp_path / "thesis.tex").touch()
     for resume in (True, False):

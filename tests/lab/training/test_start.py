@@ -1,4 +1,4 @@
-"""Going on from a finished run, loading one, and measuring one again."""
+"""Start from a finished run, load one, and evaluate one again."""
 
 import dataclasses
 import json
@@ -64,7 +64,7 @@ def vit() -> nn.Module:
     return create_backbone("test_vit", classes=10, pretrained="none", image_size=64)
 
 
-# Where a run begins
+# The start weights
 
 
 @pytest.mark.parametrize("method", [FineTune(), COMPOSE, Canon(configurations=4)])
@@ -101,7 +101,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Run(folder).log.read_text().splitlines()]
 
 
-# Runs that cannot be a start
+# Runs that cannot be started from
 
 
 def refused(recipe: Recipe, folder: Path) -> str:
@@ -186,7 +186,7 @@ def test_a_recipe_that_was_refused_leaves_the_folder_free(aug: Path, digits: Pat
     assert train(tiny(digits, start=aug, epochs=1), tmp_path / "out", cpu=True)
 
 
-# Loading and measuring again
+# Loading and evaluating
 
 
 @pytest.mark.parametrize("kind", ["aug", "dec"])

@@ -28,7 +28,7 @@ def work(recipe: Recipe, folder: Path) -> None:
 
 
 def both(recipe: Recipe, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The results of one process and of two."""
+    """Return the results of one process and of two."""
     alone = train(recipe, folder / "one", cpu=True)
     together(work, recipe, folder / "two")
     shared = Run(folder / "two").result()
@@ -40,9 +40,9 @@ def both(recipe: Recipe, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def furthest(folder: Path) -> float:
-    """The largest difference of any weight that matters.
+    """Return the largest difference between the weights of both runs.
 
-    Biases of keys and of a map's raw parameters move by rounding alone: a softmax after them takes no note.
+    Biases of keys and of raw parameters are left out: a softmax cancels them, so only rounding errors change them.
     """
     one, two = (load_file(Run(folder / name).weights) for name in ("one", "two"))
     assert set(one) == set(two)
@@ -57,14 +57,14 @@ def test_two_train_as_one(digits: Path, tmp_path: Path):
     assert one["accuracy"] == two["accuracy"]
     assert one["per_scale"] == two["per_scale"]
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=3e-4)
-    assert furthest(tmp_path) < 3e-4  # sums in another order, through Adam
+    assert furthest(tmp_path) < 3e-4  # sums in another order, which Adam enlarges
     for a, b in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
         assert b == pytest.approx(a, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.slow
 def test_two_are_supervised_nearly_as_one(digits: Path, tmp_path: Path):
-    """Supervision and prior are ratios and squares of means over a process's share: close, not equal."""
+    """Supervision and prior are not linear in the means over each process's images, so they are only nearly equal."""
     both(tiny(digits, COMPOSE, epochs=1), tmp_path)
     (one,), (two,) = log_of(tmp_path / "one"), log_of(tmp_path / "two")
     assert two["task"] == pytest.approx(one["task"], rel=1e-4)
@@ -85,7 +85,7 @@ def test_two_read_images_as_one(tmp_path: Path):
     assert one["accuracy"] > 0
     assert one["per_scale"] == two["per_scale"]
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=1e-3)
-    assert furthest(tmp_path) < 3e-4  # sums in another order, through Adam
+    assert furthest(tmp_path) < 3e-4  # sums in another order, which Adam enlarges
 
 
 def answer_one_question(recipe: Recipe, folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Training in processes of their own: some are killed, some work together.
+"""Run training in separate processes, to kill one of them or to let several work together.
 
-They are forked from a server that has imported everything already, so each starts in a moment.
+They are forked from a server that has already imported everything, so they start quickly.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def die_at_step(number: int) -> None:
 
 
 def die_while_saving(number: int) -> None:
-    """Half of the ``number``-th file with tensors is written by then."""
+    """Kill the process when half of the ``number``-th safetensors file is written."""
     save, left = safetensors.torch.save_file, number
 
     def half(tensors: Any, path: Path, **rest: Any) -> None:
@@ -91,7 +91,7 @@ def slowly(seconds: float) -> None:
 def train_and(
     recipe: Recipe, folder: Path, prepare: Callable[[Any], None], detail: Any = None, checkpoint_seconds: float = 0
 ) -> None:
-    """Train, or go on with it, after ``prepare`` has laid its trap."""
+    """Train or resume, after ``prepare(detail)`` has set where the process dies."""
     torch.set_num_threads(1)
     prepare(detail)
     train(recipe, folder, resume=True, cpu=True, checkpoint_seconds=checkpoint_seconds)
@@ -122,7 +122,7 @@ def _be_one_of(world: int, rank: int, port: int, work: Callable[..., None], argu
 
 
 def together(work: Callable[..., None], *arguments: Any, world: int = 2) -> None:
-    """``work`` in ``world`` processes that know of each other, as ``accelerate launch`` starts them."""
+    """Run ``work`` in ``world`` processes of one process group, as ``accelerate launch`` does."""
     port = free_port()
     processes = [start(_be_one_of, world, rank, port, work, arguments) for rank in range(world)]
     deadline = time.monotonic() + 120

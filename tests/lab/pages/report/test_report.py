@@ -146,7 +146,7 @@ def test_photographs_are_shown_at_their_scales(tmp_path: Path):
         tmp_path, "dec", epochs=1, batch_size=6, name="imagenet-deit_tiny-dec", pretrained="none"
     )
     train(dataclasses.replace(recipe, data=data), tmp_path / "run", cpu=True)
-    shutil.rmtree(tmp_path / "images")  # what was trained on is not needed
+    shutil.rmtree(tmp_path / "images")  # the training images are not needed
     text = render_report(tmp_path / "run")
     found = Page(text)
     assert found.sections == SECTIONS
