@@ -52,16 +52,16 @@ def learn_sizes(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> LearnedSizes:
-    """Teach ``model`` how large things are, without labels; only the input's size network changes.
+    """Teach the size network at the input of ``model`` how large things are, without labels; nothing else changes.
 
     Args:
         model: adapted with a ``SizeNetwork`` at the site ``"input"``.
         images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
             model's input size; or a loader of batches, of which the first tensor (or ``pixel_values``) is used. They
-            must be normalised as the base model wants them.
+            must be normalised as the base model expects.
         steps: optimizer steps.
         batch_size: images per step; a loader's batches stay as they are.
-        checkpoint: a safetensors file to resume from, written on the way and after Ctrl-C.
+        checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C.
         progress: show a progress bar.
 
     >>> import timm, localscale as ls

@@ -85,7 +85,7 @@ class DECConfig:
     detached: tuple[str, ...] = ()
 
     def __new__(cls, *args: Any, **values: Any) -> Self:
-        """Refuse unknown names with the near misses, before the generated ``__init__`` raises a ``TypeError``."""
+        """Raise ``ConfigError`` with similar names for an unknown field, before ``__init__`` raises a ``TypeError``."""
         refuse_unknown("DECConfig", values, _names())
         return super().__new__(cls)
 

@@ -185,7 +185,7 @@ class Canonicalizer(nn.Module):
         return self._normalise(copy)
 
     def _normalise(self, x: Tensor) -> Tensor:
-        """Normalise features across channels, each pixel on its own, which commutes with moving pixels."""
+        """Normalise each pixel of features across channels; images stay as they are. It commutes with warping."""
         if self.in_channels <= IMAGE_CHANNELS:
             return x
         return F.layer_norm(x.movedim(1, -1), (self.in_channels,)).movedim(-1, 1)

@@ -26,7 +26,7 @@ __all__ = [
     "working_size",
 ]
 
-Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (down, across) of the heads along x and y
+Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # matrices (down, across) for the heads along x and y
 
 IMAGE_CHANNELS = 4  # features with more channels are normalised
 IMAGE_SIDE, FEATURE_SIDE = 56, 28  # default resolutions

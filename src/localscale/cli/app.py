@@ -17,7 +17,7 @@ class App:
     """Serve a local web page that scales parts of an image and compares answers with and without DEC (extra: app)."""
 
     model: str = "small"
-    """small (a pair that comes with the package), the folder of a finished run, or the name of a timm model."""
+    """small (comes with the package), the folder of a finished run, or the name of a timm model."""
     control: Path | None = None
     """Folder of a finished run without DEC to compare --model with; by default, the same run with DEC switched off."""
     pretrained: str = "timm"

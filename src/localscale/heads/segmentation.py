@@ -59,7 +59,7 @@ class Segmenter(nn.Module):
     stretched to the next multiple, corners on corners, so that the patches cover exactly the image; the scores are
     returned at the original size.
 
-    ``pretrained_cfg`` is the backbone's, with the input size it was built for, as ``localscale.adaptation`` needs it.
+    ``pretrained_cfg`` is the backbone's with its actual input size, which ``localscale.adapt`` reads.
     The names of sites start with ``backbone``, such as ``"backbone.blocks.0"``.
 
     >>> import timm

@@ -113,7 +113,7 @@ def _capture(graph: torch.cuda.CUDAGraph, f: Callable[[], Answer]) -> Answer:
     graph.capture_begin(capture_error_mode="thread_local")
     try:
         answer = f()
-    except BaseException:  # end the capture whatever was raised, or the stream could not be used again
+    except BaseException:  # the stream stays unusable until the capture ends
         with contextlib.suppress(RuntimeError):
             graph.capture_end()
         raise

@@ -211,7 +211,7 @@ def _second_layer(
             STRIDE, CHANNELS, WIDE, BLOCK, DEPTH,
         )  # fmt: skip
         answer = gelu(total + tl.load(bias + channel), hidden.dtype.element_ty).to(hidden.dtype.element_ty)
-        # Both heads are one matrix product; tensor cores make at least HEADS columns, of which two are used.
+        # One matrix product computes both heads. Tensor cores need at least HEADS columns; only the first two are used.
         head, wide = tl.arange(0, HEADS)[None, :], tl.arange(0, WIDE)[:, None]
         along_x, along_y = tl.load(weight_x + wide).to(tl.float32), tl.load(weight_y + wide).to(tl.float32)
         factors = tl.where(head == 0, along_x, tl.where(head == 1, along_y, 0.0)).to(answer.dtype)

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def warps_for(knots: int, height: int, width: int) -> int:
-    """Return the number of warps for pooling pixels to knots: one as long as its registers hold the scores.
+    """Return the number of warps that pool pixels to knots: one if the scores fit into its registers, else eight.
 
     All arguments are the powers of two that the kernel is compiled for.
     """

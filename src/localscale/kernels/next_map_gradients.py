@@ -81,7 +81,7 @@ class _Displacements(torch.autograd.Function):
         scores, composed = tensors[0].float(), tensors[1] is not None
         outer = _float32(tensors[1]) if composed else grad
         to_scores, to_outer = torch.empty_like(scores), torch.empty_like(outer)
-        if to_scores.stride() != scores.stride():  # scores are a slice of a larger tensor, which their gradient is not
+        if to_scores.stride() != scores.stride():  # for example, scores are a slice of a tensor
             scores = scores.contiguous()
             to_scores = torch.empty_like(scores)
         scratch = scores.new_empty(len(scores), PLANES, *grad.shape[2:])

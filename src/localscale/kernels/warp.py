@@ -9,7 +9,7 @@ grid map these are its control points, both components in one lattice. For a sep
 For any other map they are the displacements of all pixels.
 
 Features are read and written in their own layout, prefix tokens included. One program instance works on a tile of
-pixels of one image, with whichever of pixels and channels is contiguous along the threads.
+pixels of one image; neighbouring threads take pixels or channels, whichever are contiguous in memory.
 
 Differentiable once, with respect to the features and the lattices.
 """
@@ -277,7 +277,7 @@ def _launch_backward(
     """
     to_x = torch.zeros_like(x, dtype=along_x.dtype) if want_x else x.new_empty(0, dtype=along_x.dtype)
     displacement = x.new_empty((len(x), 2, height, width) if want_map else (0, 2, height, width), dtype=along_x.dtype)
-    if want_x and to_x.stride() != x.stride():  # x is a slice of a larger tensor, which the gradient is not
+    if want_x and to_x.stride() != x.stride():  # for example, x is a slice of a larger tensor
         x = torch.empty_like(x).copy_(x)
     lattices = along_x.shape, along_x.stride(), along_y.shape, along_y.stride()
     layout = (height, width, prefix, channels_last)
@@ -393,8 +393,8 @@ def _as_given(gradients: Tensors, lattices: Sequence[Tensor], *, wanted: bool) -
 def unscale_with_separate_gradients(x: Tensor, displacements: Tensor) -> Tensor:
     """Return ``fused_unscale`` of NCHW features, with two autograd nodes: one for the features, one for the map.
 
-    An autograd node computes all of its gradients, whichever are needed. An implicit gradient needs the map's gradient
-    in every step of its adjoint solve and the features' gradient once, so two nodes save work.
+    An autograd node computes all of its gradients, even those that are not needed. An implicit gradient needs the
+    map's gradient in every step of its adjoint solve and the features' gradient once, so two nodes save work.
     """
     image_layout = (*x.shape[-2:], 0, False)
     y = _Unscale.apply(x, image_layout, displacements.detach())

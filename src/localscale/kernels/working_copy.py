@@ -61,7 +61,7 @@ def _tents(output, size, new, taps):
 
 @triton.jit
 def _weights(pixel, centre, slope, level, tilt):
-    """Return the weights of pixels inside the image in the outputs that have these tents."""
+    """Return the weight of each pixel in each output, from the tents of the outputs; pixels lie inside the image."""
     offset = pixel - centre
     return tl.maximum(1 - tl.abs(offset) * slope, 0.0) * (level - tilt * offset)
 

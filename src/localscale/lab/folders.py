@@ -1,4 +1,4 @@
-"""Folders that one process at a time may write, and the settings they were begun with."""
+"""Lock a folder, so that one process at a time writes to it, and compare the settings that it was begun with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def locked(folder: Path, *, activity: str, patience: float = 0.0) -> Iterator[in
 
     Args:
         folder: the folder to lock.
-        activity: the words for what the other process does there, such as ``"training in"``, for the error.
+        activity: words for the error "another process is …", such as ``"training in"``.
         patience: seconds to wait for another process before raising ``OutputError``.
     """
     if folder.is_file():

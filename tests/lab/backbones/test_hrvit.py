@@ -203,5 +203,5 @@ def test_inconsistent_configurations_are_refused(changed: dict[str, tuple], text
 
 @pytest.mark.parametrize("settings", [{"output_fmt": "NLC"}, {"norm": True}])
 def test_other_formats_of_intermediates_are_refused(settings: dict[str, object]):
-    with pytest.raises(ConfigError, match="HRViT has 'NCHW' and False only"):
+    with pytest.raises(ConfigError, match="expected 'NCHW' and False"):
         tiny(HRVIT).forward_intermediates(images(), **settings)

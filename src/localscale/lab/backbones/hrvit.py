@@ -144,7 +144,7 @@ class HRViT(nn.Module):
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Return the output of ``forward_features``, unless ``intermediates_only``, and branches ``indices``."""
         if output_fmt != "NCHW" or norm:
-            raise ConfigError(f"output_fmt is {output_fmt!r} and norm {norm}; HRViT has 'NCHW' and False only")
+            raise ConfigError(f"output_fmt is {output_fmt!r} and norm {norm}; expected 'NCHW' and False")
         maps = self.forward_branches(x)
         chosen = [maps[branch] for branch in resolve_indices(indices, len(maps))]
         return chosen if intermediates_only else (self.merge(*maps), chosen)

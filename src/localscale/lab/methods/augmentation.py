@@ -21,7 +21,7 @@ __all__ = ["RandomScaling"]
 class RandomScaling:
     """Scale each image by a map of its own, S(I; u⁻¹)(p) = I(u(p)), with raw parameters uniform in [0, strength].
 
-    ``maps`` draws u, the inverse of the scaling, directly, so that nothing has to be inverted. The map of a sample
+    ``maps`` draws u, the inverse of the scaling, directly, so no map has to be inverted. The map of a sample
     depends on its draws alone, not on the batch or the process that the sample is in.
 
     >>> draws = Draws(0, torch.arange(4))

@@ -58,7 +58,8 @@ class DEC(Method):
         if alone:
             raise ConfigError(
                 f"nothing trains the canonicalizer at {alone[0]}, which --method.config.detached names: only the one "
-                f"at {INPUT} is supervised, and --method.supervision is {self.supervision}"
+                f"at {INPUT} is supervised, and --method.supervision is {self.supervision}; name {INPUT} alone there, "
+                "with a positive --method.supervision"
             )
         sites = [str(site) for site in self.config.sites]
         if (self.supervision or self.prior) and INPUT not in sites:
@@ -96,8 +97,8 @@ class DEC(Method):
 def supervision_error(found: Map, found_scaled: Map, u: Map) -> Tensor:
     """Return the distance of h(S(I; g)) from g∘h(I), relative to that of g from the identity, with g = u⁻¹.
 
-    Both maps are composed with u, so that nothing is inverted: ‖u∘h(S(I; g)) − h(I)‖² / ‖u − id‖², means over the batch
-    and a lattice of points. The identity for every image scores 1, a canonicalizer 0.
+    Both maps are composed with u, which avoids inverting it: ‖u∘h(S(I; g)) − h(I)‖² / ‖u − id‖², where the norms are
+    means over the batch and a lattice of points. An equivariant h gives 0; the identity for every image gives 1.
 
     >>> u = localscale.random_map(4, generator=torch.Generator().manual_seed(0))
     >>> identity = localscale.identity_map(4)

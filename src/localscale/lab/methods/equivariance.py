@@ -31,7 +31,7 @@ def mask_error(logits: Tensor, scaled: Tensor, u: Map) -> Tensor:
 
 @dataclass(frozen=True)
 class AugL(Method):
-    """The task's loss plus the equivariance error of the masks; each image and its scaled copy share one pass."""
+    """The task's loss plus the equivariance error of the masks; one forward pass takes images and scaled copies."""
 
     weight: float = 1.0
     """Weight of the equivariance loss."""

@@ -43,7 +43,7 @@ def _check_divergence(kind: str) -> None:
 
 @dataclass(frozen=True)
 class InvL(Method):
-    """The task's loss plus the invariance error of the answers; each image and its scaled copy share one pass."""
+    """The task's loss plus the invariance error of the answers; one forward pass takes images and scaled copies."""
 
     weight: float = 1.0
     """Weight of the invariance loss."""

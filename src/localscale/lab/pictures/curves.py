@@ -34,8 +34,8 @@ def read_per_scale(path: Path, rows: tuple[str, ...] = ()) -> tuple[list[str], d
             found.setdefault(run["label"], []).append(run["metrics"]["per_scale"]["accuracy"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is not a result of localscale reproduce ({type(error).__name__}: {error}); name a file that it "
-            "wrote with --result"
+            f"{path} is not a result of localscale reproduce ({type(error).__name__}: {error}); give --result a "
+            "file that it wrote"
         ) from error
     if not found:
         raise DataError(f"{path} has no accuracy per scale; only results of MNIST and ImageNet have it")

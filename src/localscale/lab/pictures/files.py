@@ -1,4 +1,4 @@
-"""New Matplotlib figures, and figures as files."""
+"""Create Matplotlib figures, and write them to files."""
 
 from __future__ import annotations
 

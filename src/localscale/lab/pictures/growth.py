@@ -1,4 +1,4 @@
-"""Growth of the time and memory of a solve with its settings, from benchmark results."""
+"""Draw how time and memory of a solve grow with its settings, from benchmark results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def read_growth(path: Path) -> Growth:
             found.setdefault(row["axis"], []).append(kept)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is not a benchmark result ({type(error).__name__}: {error}); name a file that "
-            "python -m benchmarks --suite speed wrote with --result"
+            f"{path} is not a benchmark result ({type(error).__name__}: {error}); give --result a file that "
+            "python -m benchmarks --suite speed wrote"
         ) from error
     if not found:
         raise DataError(f"{path} has no table {TITLE!r}; measure it with python -m benchmarks --suite speed")

@@ -32,8 +32,8 @@ def overview() -> str:
         [
             *lines,
             "",
-            "The columns of the tasks say what a row starts from: pretrained weights (timm's, or none for backbones",
-            "without), or a finished run of the named row, given with --start. A dash: the task has no such row.",
+            "The columns of the tasks show the weights that a row starts from: pretrained weights, if there are any,",
+            "or those of a finished run of the named row, given with --start. A dash: the task has no such row.",
             "localscale recipes PATTERN lists names; localscale train NAME --help shows a recipe's fields.",
         ]
     )

@@ -3,7 +3,7 @@
 The paper trains Aug for 50 epochs and all other rows for 40 more from Aug's weights (App. A1). Joint rows train
 canonicalizers and backbone together from the start for the 90 epochs of both; ``aug_long`` is their control. ``base``
 replaces pretraining for backbones that come without weights. The paper does not give the augmentation; ours scales the
-three rows and columns of digits by up to e² against each other.
+three rows and columns of digits by up to e² relative to each other.
 """
 
 from dataclasses import replace

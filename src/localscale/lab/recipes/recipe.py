@@ -67,7 +67,7 @@ class Recipe:
         if self.data.dense and mixes:
             raise ConfigError("segmentation has no --mixup, --cutmix or --random-erasing; set them to 0")
         if self.data.dense and self.head_norm:
-            raise ConfigError("--head-norm is for classifiers; a segmentation head has its own norms")
+            raise ConfigError("--head-norm is for classifiers, and this task is segmentation; leave it out")
         if self.head_width < 1:
             raise ConfigError(f"--head-width is {self.head_width}; expected at least 1")
         if self.max_skipped < 0:

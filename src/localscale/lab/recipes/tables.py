@@ -23,7 +23,7 @@ class Line:
         key: name of the line's runs; the row's name if empty.
         label: name in the rendered table; the row's own if empty.
         start: the line whose run provides the first weights, in place of the row's.
-        budget: in place of the row's.
+        budget: the budget, if it differs from the row's.
         changes: fields of the recipe to replace.
     """
 
@@ -48,9 +48,9 @@ class Table:
         title: heading of the rendered table.
         task: name of the task in ``PROTOCOLS``.
         backbones: names in ``BACKBONES``.
-        lines: the lines, those that others start from first.
+        lines: the lines; each comes after the line that it starts from.
         runs: name of the folder of its runs; tables that share runs share the folder.
-        budgets: in place of the task's.
+        budgets: budgets that replace those of the task.
         changes: fields of every recipe to replace.
         paper: the paper's table to compare with.
     """

@@ -29,7 +29,7 @@ class ImageGroup:
 
     ``images`` are ``(S, 1 or 3, H, W)`` in [0,1], with one caption each. ``reference`` is the index of the unscaled
     image, with which the answers on the others are compared. Classification has a ``label``, segmentation has
-    ``masks`` ``(S, H, W)`` of class numbers. ``scales`` are those of the one object in each image, if there is one.
+    ``masks`` ``(S, H, W)`` of class numbers. ``scales`` are the object's, if images show one object.
     """
 
     name: str

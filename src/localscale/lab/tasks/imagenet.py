@@ -132,7 +132,7 @@ class ImageNetTask(Task):
 
 
 class TrainingImages(Dataset[tuple[Tensor, int]]):
-    """Folders of images by class; an item is a pair of its index and the seed of its crop and flip."""
+    """Training images and labels; the key of an item is (index, seed), and the seed decides the crop and the flip."""
 
     def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
         root = data.train_root

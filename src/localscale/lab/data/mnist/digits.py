@@ -122,12 +122,12 @@ def _find(folder: Path, train: bool) -> Digits | None:
             if images.ndim != 3 or images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
                 raise DataError(
                     f"the MNIST files in {place} hold images {images.shape} and labels {labels.shape}; expected "
-                    "(N, 28, 28) and (N,)"
+                    "(N, 28, 28) and (N,): download MNIST again"
                 )
             if not len(labels):
                 raise DataError(f"the MNIST files in {place} contain no digits; download MNIST again")
             if labels.max() > 9:
-                raise DataError(f"the labels in {place} run to {labels.max()}; expected 0 to 9")
+                raise DataError(f"the labels in {place} run to {labels.max()}; expected 0 to 9: download MNIST again")
             source = "torchvision" if place.parts[-2:] == ("MNIST", "raw") else f"folder {place.resolve().name}"
             return Digits(torch.from_numpy(images), torch.from_numpy(labels).long(), source)
     return None

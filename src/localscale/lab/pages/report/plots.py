@@ -92,7 +92,10 @@ def _new_axis(xlabel: str, ylabel: str = "", *, width: float = 3.4) -> tuple[Any
 
 
 def _figure(figure: Any, title: str) -> Html:
-    """Return the drawing with a legend, without prologue, metadata, size and ids, which could clash between figures."""
+    """Return the figure with a legend, as SVG inside HTML.
+
+    The XML prologue, metadata and size are removed, and also the ids, because those of two figures could be the same.
+    """
     import matplotlib
 
     figure.axes[0].legend(fontsize=7, frameon=False, labelcolor=INK)
