@@ -56,7 +56,7 @@ def test_a_run_is_trained_and_loaded(digits: Path, tmp_path: Path):
     ("changes", "sentence"),
     [
         ({"config": DECConfig()}, "needs a SizeNetwork"),
-        ({"learning_steps": -1}, "learning_steps is -1"),
+        ({"learning_steps": -1}, "learning-steps is -1"),
         ({"along": -1.0}, "along -1.0"),
     ],
 )
