@@ -128,7 +128,7 @@ def copy_bandwidth(device: str, quick: bool) -> float:
 
 
 def peak_bytes(f: Callable[[], object], device: str) -> int:
-    """Return the peak of tensor memory during ``f``, above that before."""
+    """Return by how much tensor memory grows at its peak during ``f``."""
     f()  # libraries allocate workspaces on first use
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()

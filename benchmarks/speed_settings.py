@@ -63,7 +63,7 @@ def compile_note(device: str) -> str:
 
 
 def peak(call: Callable[..., Any], inputs: tuple[Any, ...], device: str) -> Cell:
-    """Return the peak memory of ``call`` in bytes, above that before.
+    """Return by how many bytes memory grows at its peak during ``call``.
 
     Measure it before timing: a CUDA graph allocates memory while it is recorded, in its second call at the earliest,
     and none when it is replayed.

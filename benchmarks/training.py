@@ -84,7 +84,7 @@ def _step(name: str, method: Method, batch: int, device: str, *, cuda_graph: boo
 
 
 class Noise(MNISTTask):
-    """Random images instead of digits, which take as long and need no download."""
+    """Random images instead of digits: a step takes the same time, and nothing is downloaded."""
 
     def __init__(self, data: MNISTData, normalise: object, batch_size: int) -> None:
         self.data, self.normalise, self.batch_size = data, normalise, batch_size  # type: ignore[assignment]

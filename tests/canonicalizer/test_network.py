@@ -26,7 +26,7 @@ def randomised(network: nn.Module, std: float = 0.5, seed: int = 0) -> nn.Module
 
 
 def trunk_oracle(trunk: Trunk, x: Tensor) -> Tensor:
-    """Two convolutions with GELU, each of stride two while at least 28 pixels come in."""
+    """Two convolutions with GELU; each has stride two if its input has at least 28 pixels."""
     for layer in trunk.layers:
         x = F.gelu(F.conv2d(x, layer.weight, layer.bias, stride=2 if min(x.shape[-2:]) >= 28 else 1, padding=1))
     return x

@@ -36,7 +36,7 @@ def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float =
 
 
 def compare_gradients(monkeypatch: pytest.MonkeyPatch, canonicalizer: ls.Canonicalizer, features: Tensor) -> int:
-    """Compare both implementations; return how often the kernels solved."""
+    """Compare both implementations, and return the number of solves that used the kernels."""
     solved, solve_with_kernels, found = [], kernel_solver.solve_with_kernels, []
 
     def count(*arguments, **settings):

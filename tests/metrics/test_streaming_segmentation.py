@@ -233,7 +233,7 @@ def test_masks_are_never_copied_to_float64():
 
 
 def test_no_host_synchronisation_except_in_mean_iou():
-    """Fake tensors have no values; the docstring of ``mean_iou`` says that it synchronises."""
+    """Fake tensors have no values, so reading one on the host raises; ``mean_iou`` is documented to do so."""
     metrics = (EquivarianceError(), EquivarianceFloor(3), GroupConsistency(2), mean_iou(3))
     with FakeTensorMode(allow_non_fake_inputs=True):
         error, floor, consistency, overlap = (metric.to("cuda") for metric in metrics)

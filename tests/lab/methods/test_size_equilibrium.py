@@ -1,4 +1,4 @@
-"""The size equilibrium as a method: sizes are learned first, then held still or learned along."""
+"""The size equilibrium: its network learns sizes first and is then frozen, or trained with the backbone."""
 
 import dataclasses
 from pathlib import Path
