@@ -123,8 +123,8 @@ def test_truncated_weights(keep: float, folder: Path):
 
 def test_missing_tensors(folder: Path):
     edit_tensors(folder, lambda tensors: tensors.pop("canonicalizers.blocks.0.network.to_x.weight"))
-    missing = "lacks 1 tensors, canonicalizers.blocks.0.network.to_x.weight among them"
-    assert refused(folder) == f"{folder / 'model.safetensors'} {missing}"
+    missing = "lacks 1 tensors, such as canonicalizers.blocks.0.network.to_x.weight"
+    assert refused(folder).startswith(f"{folder / 'model.safetensors'} {missing}")
 
 
 def test_extra_tensors(folder: Path):
