@@ -1,6 +1,6 @@
 """Measure boxes and masks made without downloads: ``python -m benchmarks.segmenters --pets DIR [--weights FILE]``.
 
-The truth are the trimaps of Oxford-IIIT Pets: DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border, 0
+The ground truth are the trimaps of Oxford-IIIT Pets: DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border, 0
 background). Thresholds were chosen on DIR/trainval; this measures on DIR/test, with all breeds.
 """
 

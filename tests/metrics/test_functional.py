@@ -68,7 +68,7 @@ def test_invariance_error_names_the_shapes(reference: tuple[int, ...], variants:
 
 
 def test_equivariance_error_by_hand():
-    """Under the identity: one pixel of four off by (0.3, −0.4), so 0.25/4, and so on."""
+    """Under the identity, one pixel of four differs by (0.3, −0.4), so the squared error is 0.25/4."""
     answer = torch.tensor([0.6, 0.8]).view(1, 2, 1, 1).repeat(1, 1, 2, 2)
     moved = answer.clone()
     moved[0, :, 1, 0] += torch.tensor([0.3, -0.4])

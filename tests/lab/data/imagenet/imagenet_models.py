@@ -38,7 +38,7 @@ def write_grounding_dino(folder: Path) -> Path:
         text_config=text,
         num_queries=9,
         encoder_layers=1,
-        decoder_layers=2,  # the box heads are tied, which takes two
+        decoder_layers=2,  # box heads share their weights, so there must be two
         encoder_ffn_dim=16,
         decoder_ffn_dim=16,
         encoder_attention_heads=2,
