@@ -1,7 +1,7 @@
 """Measure boxes and masks made without downloads: ``python -m benchmarks.segmenters --pets DIR [--weights FILE]``.
 
-The ground truth are the trimaps of Oxford-IIIT Pets: DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border, 0
-background). Thresholds were chosen on DIR/trainval; this measures on DIR/test, with all breeds.
+The ground truth: trimaps of Oxford-IIIT Pets, DIR/test/BREED/NAME.jpg and NAME_trimap.png (255 object, 128 border,
+0 background). Thresholds were chosen on DIR/trainval; this measures on DIR/test, with all breeds.
 """
 
 import argparse

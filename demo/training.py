@@ -61,9 +61,7 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, *, s
             order = torch.randperm(len(images), generator=generator)
             for batch in order.split(BATCH):
                 m = ls.random_map(len(batch), 6, strength=AUGMENT_STRENGTH, generator=generator)
-                augmented = ls.unscale(
-                    images[batch], m
-                )  # unscale draws from as wide a range of warps as scale, and needs no inverse
+                augmented = ls.unscale(images[batch], m)  # as good as scale for random maps, and needs no inverse
                 logits = model(normalise(augmented))
                 loss = F.cross_entropy(logits, labels[batch], label_smoothing=0.1)
                 optimizer.zero_grad()

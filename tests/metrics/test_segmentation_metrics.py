@@ -73,7 +73,7 @@ def test_ignored_pixels_are_not_counted():
 
 
 def test_labels_outside_the_classes_are_never_right():
-    """A label outside the classes lowers the IoU of the predicted class; a prediction outside lowers that of the label's."""
+    """A label outside the classes lowers the predicted class's IoU; a prediction outside lowers the label's."""
     assert image_iou(rows([1, 1, 7]), rows([1, -100, 7]), 2).tolist() == nearly(1 / 2)
     assert image_iou(rows([1, -1, 7]), rows([1, 1, 1]), 2).tolist() == nearly(1 / 3)
 
