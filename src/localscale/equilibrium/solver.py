@@ -1,7 +1,7 @@
 """The parts that all solvers share: their interface, their result, and the loop.
 
 Every sample of a batch converges on its own. Once its residual is at most the tolerance, the sample keeps its point
-while the others continue, so stopping early saves work and changes no result.
+while the others continue. So a sample's result does not depend on when the loop stops.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def iterate(f: Function, z0: Tensor, propose: Callable[[Tensor, Tensor, Tensor],
 
 
 def _evaluate(f: Function, point: Tensor, active: Tensor) -> Tensor:
-    """Return f(point), with converged samples left out where ``f.among(index)`` offers f for some of the samples.
+    """Return f(point); converged samples keep their point if ``f.among(index)`` can evaluate f for the others alone.
 
     On a GPU all samples are evaluated, because counting the active ones would synchronise with the host.
     """

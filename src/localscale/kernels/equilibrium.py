@@ -45,7 +45,7 @@ MIN_CHANNELS = 16  # the smallest side of a product on tensor cores
 DEPTHS = {HALF: (64, 32), torch.float32: (32,)}  # terms of a matrix product per iteration, preferably dividing channels
 # Pixels and warps per program instance of the first layer, the projected first layer, and the second layer.
 FIRST, GATHERED, SECOND = (128, 4), (16, 4), (128, 8)
-SMALL = (64, 4)  # the same where larger blocks would not fit into the shared memory of every GPU
+SMALL = (64, 4)  # the same, where larger blocks may exceed a GPU's shared memory
 
 
 @triton.jit

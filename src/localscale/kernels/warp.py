@@ -173,7 +173,7 @@ def _to_lattice(
     displacement, out, height, width, rows, columns, d_batch, d_lattice,
     BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of one lattice point from those of the pixels between it and its neighbours."""
+    """Compute the gradient to one lattice point from the gradients to the pixels between it and its neighbours."""
     knot, lattice, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     knot_row, knot_column = knot // columns, knot % columns
     dtype = displacement.dtype.element_ty
@@ -318,7 +318,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _lattice_gradient(displacement: Tensor, lattice: Tensor) -> Tensor:
-    """Return the gradient of lattices shaped as ``lattice`` from that of the pixels' displacements ``(B, L, H, W)``."""
+    """Return the gradient to lattices shaped as ``lattice``, given that to pixel displacements ``(B, L, H, W)``."""
     maps, rows, columns = lattice.shape
     batch, lattices, height, width = displacement.shape
     if (rows, columns) == (height, width):

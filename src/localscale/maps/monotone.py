@@ -27,8 +27,8 @@ def displacements_from_logits(logits: Tensor, temperature: float = 1.0) -> Tenso
 def logits_from_displacements(displacements: Tensor) -> Tensor:
     """Return the raw parameters ``(..., N)`` of ``displacements`` ``(..., N + 1)``.
 
-    They are log(increment · N), so the identity gives exactly zero. An increment that is not positive, as in a point
-    that a solver tries, is replaced by a tiny one.
+    They are log(increment · N), so the identity gives exactly zero. Increments that are not positive, which trial
+    points of a solver may have, are replaced by tiny ones.
     """
     surplus = displacements.diff(dim=-1) * (displacements.shape[-1] - 1)
     return torch.log1p(surplus.clamp_min(-1 + torch.finfo(displacements.dtype).eps))
@@ -100,8 +100,8 @@ class MonotoneMap:
     def slopes(self) -> Tensor:
         """dl/dx of every segment, shape ``(B, N − 1)``.
 
-        In a composition two knots may coincide up to rounding. The slope of a segment that is too short to compute is
-        set to 1, the mean slope of every map, so that it is neither the smallest nor the largest.
+        In a composition two knots may coincide up to rounding. The slope of a segment that is too short is set to 1,
+        the mean slope of every map, so that it is neither the smallest nor the largest.
         """
         run, rise = self.knots.diff(dim=-1), self.values.diff(dim=-1)
         thick = run > 1000 * torch.finfo(run.dtype).eps

@@ -116,8 +116,8 @@ class SeparableMap(FamilyMap):
     def compose_resampled(self, inner: Self, *, guard: float | None = None) -> Self:
         """Return l∘inner re-sampled on l's own even knots; ``@`` keeps it exact, on more knots.
 
-        A point that a solver tries need not be increasing; ``guard`` then shrinks the result toward the identity until
-        no determinant is below it.
+        If l is a trial point of a solver, it need not be increasing; ``guard`` then shrinks the result toward the
+        identity until no determinant is below it.
         """
         self._require_even()
         Composition(self, inner)  # raises if batches or dtypes differ

@@ -1,4 +1,4 @@
-"""The sizes of known things in canonical forms: whether they became equal, and whether their shapes survived."""
+"""Measure whether canonicalization gives known things equal sizes, and whether it keeps their shapes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["SizeSpread", "size_spread"]
 
 @dataclass(frozen=True)
 class SizeSpread:
-    """How sizes in canonical forms depend on sizes in the images; see ``size_spread``.
+    """The sizes of things in canonical forms, compared with those in the images; see ``size_spread``.
 
-    ``spread`` is the standard deviation of the canonical log sizes over that of the log sizes: 0 if all things become
-    equally large. ``slope`` is that of a line fitted to one against the other. ``size`` is the mean canonical size, as
-    a fraction of the image side. ``distortion`` is the relative distance of a thing's box, seen in the canonical form,
-    from the nearest similarity of it.
+    ``spread`` is the standard deviation of the log sizes in canonical forms, divided by that in the images: 0 if all
+    things become equally large. ``slope`` is the slope of a line fitted to the former as a function of the latter.
+    ``size`` is the mean size in canonical forms, as a fraction of the image side. ``distortion`` is the mean relative
+    distance between the canonical form of a thing's box and the nearest scaled copy of the box.
     """
 
     spread: float
@@ -32,8 +32,9 @@ class SizeSpread:
 def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
     """Measure the things in ``boxes`` ``(B, N, 4)`` before and after canonicalization by ``m``.
 
-    A point q of the image appears in the canonical form S⁻¹(I; l) at l⁻¹(q). Nine points of each box are followed, and
-    the similarity nearest to their motion gives the canonical size; √(width · height) is the size in the image.
+    A point q of the image appears in the canonical form S⁻¹(I; l) at l⁻¹(q). The size of a thing in the image is
+    √(width · height). In the canonical form it is larger by the factor that best scales nine points of the box to their
+    new positions.
 
     Convention: a box is (left, top, right, bottom) in [0,1]², x to the right and y down.
 

@@ -1,4 +1,4 @@
-"""HTML elements and data URLs, from values; values that are not ``Html`` are escaped."""
+"""Build HTML elements and data URLs; strings that are not ``Html`` are escaped."""
 
 from __future__ import annotations
 

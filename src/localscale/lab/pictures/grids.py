@@ -18,8 +18,8 @@ def warp_grid(m: Map, *, lines: int = 11, points: int = 100) -> Tensor:
 
     Horizontal and vertical lines alternate, from the top left.
 
-    Convention: over S(I; l), the image of the even grid under l shows where the content of I went. Over I, it shows
-    which places the canonical form S⁻¹(I; l) reads.
+    Convention: drawn over the scaled image S(I; l), the grid shows where the content of I moved. Drawn over I, it shows
+    the positions at which the canonical form S⁻¹(I; l) samples I.
 
     >>> warp_grid(localscale.identity_map(), lines=3, points=2)[0, 2].tolist()  # the middle horizontal line
     [[0.0, 0.5], [1.0, 0.5]]

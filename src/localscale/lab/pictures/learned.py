@@ -26,7 +26,7 @@ CELL = 1.1  # inches
 def draw_learned(images: Tensor, m: Map, captions: list[str] | None = None) -> Any:
     """Return a figure with each image ``(N, 1 or 3, H, W)`` in [0,1] under its map, and its canonical form below.
 
-    The grid shows which places the canonical form reads: S⁻¹(I; l)(p) = I(l(p)).
+    The grid shows the positions at which the canonical form samples the image: S⁻¹(I; l)(p) = I(l(p)).
 
     >>> len(draw_learned(torch.rand(3, 1, 16, 16), localscale.random_map(3)).axes)
     6

@@ -86,7 +86,7 @@ def paper_dec(sites: tuple[str, ...]) -> DEC:
 
 
 def paper_optim(sites: tuple[str, ...]) -> DEC:
-    """Return Optim: the sites and steps of ``paper_dec``, each step a gradient step on a learned energy, unrolled."""
+    """Return Optim: ``paper_dec`` with gradient steps on a learned energy, and backpropagation through all steps."""
     return DEC(dataclasses.replace(paper_dec(sites).config, update=Descent(), gradient=Unrolled()))
 
 

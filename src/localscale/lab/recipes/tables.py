@@ -36,7 +36,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """Name among the table's runs."""
+        """The name of the line in the names of its runs."""
         return self.key or self.row
 
 

@@ -120,6 +120,6 @@ def open_model(run: FinishedRun) -> TrainedModel:
 
 
 def measure_changes(model: TrainedModel, groups: Iterable[ImageGroup]) -> tuple[list[float], Health]:
-    """Return the change of the answer in each group, and solver statistics over all their images."""
+    """Return how much the answer changes within each group, and solver statistics over all images."""
     health: Health = {}
     return [model.ask(group, health).change for group in groups], health

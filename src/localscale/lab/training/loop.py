@@ -149,7 +149,7 @@ class Loop:
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
                     after_epoch(epoch)
                     sums, started = _Sums(), time.perf_counter()
-        for buffer in self._statistics:  # each process has its own statistics; keep those of the first
+        for buffer in self._statistics:  # each process has its own batch statistics; keep those of the first process
             buffer.copy_(broadcast(buffer))
 
     @property

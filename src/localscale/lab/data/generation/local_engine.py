@@ -127,7 +127,7 @@ class _Pool:
         self.executor.shutdown(cancel_futures=True)
 
     def exit_status(self) -> int:
-        """Return the status of a worker that ended by itself, or that of a killed one."""
+        """Return the exit status of a worker that ended by itself, or that of SIGKILL if there is none."""
         killed = (None, -signal.SIGTERM, -signal.SIGKILL)  # by the executor or by stop
         statuses = [process.exitcode for process in self.context.processes]
         return next((status for status in statuses if status not in killed), -signal.SIGKILL)

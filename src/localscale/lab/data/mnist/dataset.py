@@ -144,7 +144,7 @@ class BatchRenderer:
         self.device = device
 
     def __call__(self, index: Tensor, variant: int = 0) -> tuple[Tensor, Tensor]:
-        """Return images and labels of ``index`` ``(B,)``, taken modulo the count, or of a variant of each."""
+        """Return the images ``index`` ``(B,)``, taken modulo the count, or their ``variant``, and the labels."""
         triples = self.triples(index, variant)
         size, smallest = self._dataset.image_size, self._dataset.factors[0]
         images = render(self._images, self._centres, triples, size=size, smallest=smallest, dtype=self._dtype)

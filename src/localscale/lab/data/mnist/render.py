@@ -48,8 +48,8 @@ def render(
 def ink_centres(images: Tensor) -> Tensor:
     """Return the centre (x, y) of each digit's bounding box, ``(N, 2)``, in pixels.
 
-    The boxes, not the centres of mass, are centred in the layout: boxes are at most 20 pixels wide in MNIST, so every
-    digit fits at factor 3.
+    The layout centres these boxes, not the centres of mass: MNIST's boxes are at most 20 pixels wide, so every digit
+    fits at factor 3.
     """
     middles = []
     for axis in (1, 2):
@@ -61,7 +61,8 @@ def ink_centres(images: Tensor) -> Tensor:
 def check_factors(factors: tuple[float, float], images: Tensor, size: int) -> None:
     """Raise ``ConfigError`` if a digit at the largest factor would be cropped or would overlap its neighbour.
 
-    A digit extends from its centre by half the span of its ink plus one pixel, of the digit or of the image.
+    A digit extends from its centre by half the span of its ink, plus one pixel for interpolation: a pixel of the digit
+    if the digit is enlarged, of the image if it shrinks.
     """
     low, high = factors
     if not (math.isfinite(low) and math.isfinite(high) and 0 < low <= high):

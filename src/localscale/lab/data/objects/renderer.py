@@ -126,7 +126,7 @@ class EmbreeRenderer:
         free = counts[:, :1].astype(np.float32)
         image = encode_srgb((colours + background * free) / np.float32(samples)).reshape(size, size, 3)
         coverage = _coverage(found, counts[:, 1:].sum(axis=0), size * size * samples)
-        # A tie goes to the first sample's object; otherwise every object would grow by half a sample.
+        # The first sample breaks ties; argmax alone would prefer the background and shrink objects by half a sample.
         counts = counts * 2
         counts[np.arange(len(counts)), seen[::samples]] += 1
         return Rendering(image, counts.argmax(axis=1).astype(np.uint8).reshape(size, size), coverage)

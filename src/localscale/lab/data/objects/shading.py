@@ -18,7 +18,7 @@ SHOULDER = 0.5  # ``tone`` compresses light above this value
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """World points ``(P, 3)``, unit normals ``(P, 3)`` towards the viewer, and the cosines ``(P,)`` between the two."""
+    """World points ``(P, 3)``, unit normals ``(P, 3)`` on the viewer's side, and their cosines ``(P,)`` to the view."""
 
     points: np.ndarray
     normals: np.ndarray

@@ -148,7 +148,7 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
         return [_paragraph(pair.note), *_show_view(pair, view, factor, mode)]
 
     def restore_model(view: View | None) -> Any:
-        """Show the name of the model in use again after a name was refused."""
+        """Reset the field to the name of the current model after another name was refused."""
         return view.model if view is not None else gr.skip()
 
     outputs = [parts.examples, parts.about, parts.drag, parts.back, parts.factor, *_view_outputs(parts)]
