@@ -174,6 +174,30 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class Canonical:
+    """Test images of an MNIST run at several sizes of their digits, and below each row the canonical forms."""
+
+    run_folder: Annotated[Path, tyro.conf.arg(name="run")]
+    """Finished run with a canonicalizer at the input, such as runs/mnist-deit_tiny-sizes/seed0."""
+    numbers: int = 8
+    """Number of test images."""
+    sizes: int = 3
+    """Random draws of the digit sizes for each image."""
+    data: Path | None = None
+    """Folder with MNIST, if it differs from data.root of the recipe."""
+    out: Path = Path("canonical.png")
+    """File to write: .png, .pdf or .svg."""
+
+    def run(self) -> None:
+        from localscale.lab.pictures.learned import draw_canonical, learned_maps
+
+        if min(self.numbers, self.sizes) < 1:
+            raise ConfigError(f"--numbers {self.numbers} and --sizes {self.sizes}; expected at least 1 each")
+        images, m, _ = learned_maps(self.run_folder, numbers=self.numbers, sizes=self.sizes, data=self.data)
+        save(draw_canonical(images, m, self.sizes), self.out)
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """The whole method: canonicalizer at the image, backbone, canonicalizer at a feature, head."""
 
@@ -255,6 +279,7 @@ class Figure:
         | Annotated[PerScale, subcommand("per-scale")]
         | Annotated[Probability, subcommand("probability")]
         | Annotated[Learned, subcommand("learned")]
+        | Annotated[Canonical, subcommand("canonical")]
         | Annotated[Samples, subcommand("samples")]
         | Annotated[Residual, subcommand("residual")]
         | Annotated[Growth, subcommand("growth")]

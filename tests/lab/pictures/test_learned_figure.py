@@ -9,7 +9,7 @@ import torch
 import localscale as ls
 from localscale.cli import main
 from localscale.errors import ShapeError
-from localscale.lab.pictures.learned import draw_learned, learned_maps
+from localscale.lab.pictures.learned import draw_canonical, draw_learned, learned_maps
 
 
 def test_canonical_forms_stand_below_their_images():
@@ -33,6 +33,23 @@ def test_images_of_a_run_at_several_sizes(numbers: Path, tmp_path: Path):
     assert (len(images), m.batch, captions) == (6, 6, [captions[0]] * 3 + [captions[3]] * 3)
     assert not torch.equal(images[0], images[1]), "another draw of its sizes"
     main(["figure", "learned", "--run", str(numbers / "dec"), "--numbers", "1", "--out", str(tmp_path / "a.png")])
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+def test_canonical_forms_of_each_draw_stand_in_one_row(numbers: Path, tmp_path: Path):
+    images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    m = ls.random_map(6, 4, generator=torch.Generator().manual_seed(1))
+    axes = draw_canonical(images, m, sizes=2).axes
+    shown = [np.asarray(axis.images[0].get_array())[..., 0] for axis in axes]
+    forms = ls.unscale(images, m)
+    for image in range(3):
+        for draw in range(2):
+            assert shown[6 * draw + image] == pytest.approx(images[2 * image + draw, 0].numpy())
+            assert shown[6 * draw + 3 + image] == pytest.approx(forms[2 * image + draw, 0].numpy(), abs=1e-6)
+    with pytest.raises(ShapeError, match="expected a multiple of 4"):
+        draw_canonical(images, m, sizes=4)
+    run = ["figure", "canonical", "--run", str(numbers / "dec"), "--numbers", "2", "--sizes", "2"]
+    main([*run, "--out", str(tmp_path / "a.png")])
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
 

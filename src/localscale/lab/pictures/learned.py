@@ -18,7 +18,7 @@ from localscale.lab.tasks.mnist import MNISTData
 from localscale.maps.base import Map
 from localscale.warp import unscale
 
-__all__ = ["draw_learned", "learned_maps"]
+__all__ = ["draw_canonical", "draw_learned", "learned_maps"]
 
 CELL = 1.1  # inches
 
@@ -47,6 +47,33 @@ def draw_learned(images: Tensor, m: Map, captions: list[str] | None = None) -> A
         row[0].set_ylabel(name, fontsize=7)
     for axis, caption in zip(axes[0], captions or (), strict=False):
         axis.set_title(caption, fontsize=7)
+    return figure
+
+
+def draw_canonical(images: Tensor, m: Map, sizes: int) -> Any:
+    """Return a figure with a row of images and a row of their canonical forms for each of ``sizes`` draws of sizes.
+
+    ``images`` ``(N · sizes, 1 or 3, H, W)`` in [0,1] hold the draws of one image next to each other, as
+    ``learned_maps`` returns them. If the canonicalizer works, all rows of canonical forms look alike.
+
+    >>> len(draw_canonical(torch.rand(6, 1, 16, 16), localscale.random_map(6), sizes=2).axes)
+    12
+    """
+    if images.dim() != 4 or m.batch != len(images) or len(images) % sizes:
+        raise ShapeError(
+            f"images have shape {tuple(images.shape)} and there are {m.batch} maps; "
+            f"expected a multiple of {sizes} of both"
+        )
+    columns = len(images) // sizes
+    pictures = torch.stack((images, unscale(images, m))).expand(-1, -1, 3, -1, -1).clamp(0, 1)
+    pictures = pictures.unflatten(1, (columns, sizes)).permute(2, 0, 1, 4, 5, 3).flatten(0, 1)
+    figure, axes = new_figure(2 * sizes, columns, width=CELL * columns + 0.3, height=2 * sizes * CELL + 0.1)
+    for row, line in zip(axes, pictures, strict=True):
+        for axis, picture in zip(row, line, strict=True):
+            axis.imshow(picture.numpy())
+            axis.set(xticks=[], yticks=[])
+    for number, row in enumerate(axes):
+        row[0].set_ylabel("canonical form" if number % 2 else f"sizes {number // 2 + 1}", fontsize=7)
     return figure
 
 
