@@ -58,7 +58,8 @@ def learn_sizes(
         model: adapted with a ``SizeNetwork`` at the site ``"input"``.
         images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
             model's input size; or a loader of batches, of which the first tensor (or ``pixel_values``) is used. They
-            must be normalised as the base model expects.
+            must be normalised as the base model expects. A tenth of the images, or a loader's first batch, is held out
+            for the measurement; a loader that shuffles holds out another batch in each pass.
         steps: optimizer steps.
         batch_size: images per step; a loader's batches stay as they are.
         checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C.
@@ -136,8 +137,12 @@ def _split(images: Any, batch_size: int, input_size: tuple[int, int, int]) -> tu
         kept = min(HELD_OUT, len(stacked) // 10)
         learned = stacked[: len(stacked) - kept]
         return (stacked[-kept:] if kept else stacked[:HELD_OUT]), _drawn(learned, batch_size)
-    batches = _repeated(images, input_size)
-    return next(batches)[:HELD_OUT], batches
+    held_out = next((_stack(_images_of(batch), input_size) for batch in images), None)
+    if held_out is None:
+        raise DataError(
+            "the loader gave no batch; expected a loader of images that can be iterated over again and again"
+        )
+    return held_out[:HELD_OUT], _repeated(images, input_size)
 
 
 def _stack(images: Tensor | Sequence[Tensor], input_size: tuple[int, int, int]) -> Tensor:
@@ -160,15 +165,18 @@ def _drawn(images: Tensor, batch_size: int) -> Iterator[Tensor]:
 
 
 def _repeated(loader: Iterable[Any], input_size: tuple[int, int, int]) -> Iterator[Tensor]:
+    """Yield the batches of pass after pass; the first of a pass is held out, unless it is the only one."""
     while True:
-        empty = True
-        for batch in loader:
-            empty = False
-            yield _stack(_images_of(batch), input_size)
-        if empty:
-            raise DataError(
-                "the loader gave no batch; expected a loader of images that can be iterated over again and again"
-            )
+        only = True
+        for number, batch in enumerate(loader):
+            images = _stack(_images_of(batch), input_size)
+            if number == 0:
+                first = images
+            else:
+                only = False
+                yield images
+        if only:
+            yield first
 
 
 def _images_of(batch: Any) -> Tensor:
