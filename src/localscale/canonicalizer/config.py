@@ -23,7 +23,7 @@ from localscale.registry import choose, describe, refuse_unknown
 if TYPE_CHECKING:
     AnySite = str | Site
 else:
-    AnySite = str  # tyro reads annotations, and a command-line option can only hold a path
+    AnySite = str  # tyro builds command-line options from annotations; on a command line, a site is a path
 
 __all__ = ["DECConfig"]
 

@@ -35,7 +35,7 @@ class WorkingCopy:
         return self.source if _is_identity(m) else unscale(self.source, m, sampler=self.sampler)
 
     def among(self, index: Tensor) -> WorkingCopy:
-        """Return the looks at some of the images."""
+        """Return the looks for the images ``index``."""
         return WorkingCopy(self.source[index], self.sampler)
 
 
@@ -96,5 +96,5 @@ class Looks:
         return (0.5 * torch.log2(pixels.clamp_min(1e-6))).clamp(0, len(self.levels) - 1)
 
     def among(self, index: Tensor) -> Looks:
-        """Return the looks at some of the images."""
+        """Return the looks for the images ``index``."""
         return Looks(tuple(values[index] for values in self.levels), self.size)

@@ -203,7 +203,7 @@ class _Evaluation:
         return self.advance(state, self.looks, self.pools)
 
     def among(self, index: Tensor) -> _Evaluation:
-        """Return the same function for some of the images."""
+        """Return the same function for the images ``index``."""
         return _Evaluation(self.advance, self.looks.among(index), self.pools)
 
 

@@ -10,8 +10,6 @@ For any other map they are the displacements of all pixels.
 
 Features are read and written in their own layout, prefix tokens included. One program instance works on a tile of
 pixels of one image; neighbouring threads take pixels or channels, whichever are contiguous in memory.
-
-Differentiable once, with respect to the features and the lattices.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
             f"boxes have shape {tuple(boxes.shape)}; expected ({m.batch}, things, 4): left, top, right, bottom"
         )
     if boxes.shape[1] * boxes.shape[0] < 2:
-        raise ShapeError("one box came; a spread needs at least two")
+        raise ShapeError(f"boxes have shape {tuple(boxes.shape)}; a spread needs at least two boxes")
     boxes = boxes.to(device=m.device, dtype=m.dtype)
     corner, extent = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     if bool((extent <= 0).any()):

@@ -173,7 +173,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except FileNotFoundError as error:
         raise CheckpointError(f"no weights at {path}; --pretrained takes a safetensors file, timm or none") from error
     except Exception as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
+        raise CheckpointError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
     own = model.state_dict()
     head = {name for name in (*own, *tensors) if _in_head(model, name)}
     tensors = _for_its_size(model, tensors)

@@ -23,9 +23,9 @@ LEAST = 1e-8  # a residual of 0 has no place on a logarithmic axis
 
 
 def read_per_scale(path: Path, rows: tuple[str, ...] = ()) -> tuple[list[str], dict[str, Tensor]]:
-    """Return the scales of a result of ``localscale reproduce`` and the accuracies in percent at each.
+    """Return the scales and the accuracies per scale, in percent, from a result of ``localscale reproduce``.
 
-    The accuracies are ``(seeds, scales)`` by the row's label, for the named rows or for all.
+    The accuracies are a dictionary from a row's label to a tensor ``(seeds, scales)``; ``rows`` selects labels.
     """
     try:
         runs = [run for run in json.loads(read_whole(path, str(path)))["runs"] if "per_scale" in run["metrics"]]

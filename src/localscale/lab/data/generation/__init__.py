@@ -1,4 +1,4 @@
-"""Write datasets of any size, in parallel and resumable: each item depends on its index alone."""
+"""Write datasets of any size in parallel; a run can be continued, because each item depends on its index alone."""
 
 from localscale.lab.data.generation.generate import Engine, Summary, generate
 from localscale.lab.data.generation.job import Job, Sample, Skip, Stage

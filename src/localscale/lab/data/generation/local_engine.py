@@ -78,7 +78,7 @@ def _write_chunk(
     def results() -> Iterator[tuple[int, list[Sample] | Skip]]:
         for index in store.items(chunk):
             yield index, run(functions, index)
-            tick(1)  # reached when the next item is requested, after this one was written
+            tick(1)  # the store requests the next item after it has written this one
 
     store.write_chunk(chunk, results())
 

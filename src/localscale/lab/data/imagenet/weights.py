@@ -1,4 +1,4 @@
-"""Errors of model loading and of devices, each as one sentence that says what to do."""
+"""Turn failures of model loading and of devices into errors of one sentence that say what to do."""
 
 from __future__ import annotations
 

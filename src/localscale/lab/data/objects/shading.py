@@ -18,7 +18,10 @@ SHOULDER = 0.5  # ``tone`` compresses light above this value
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """World points ``(P, 3)``, unit normals ``(P, 3)`` on the viewer's side, and their cosines ``(P,)`` to the view."""
+    """World points ``(P, 3)``, unit normals ``(P, 3)`` that face the viewer, and ``facing`` ``(P,)``.
+
+    ``facing`` is the cosine of the angle between the normal and the direction to the viewer, at least 0.05.
+    """
 
     points: np.ndarray
     normals: np.ndarray

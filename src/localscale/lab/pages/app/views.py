@@ -16,7 +16,7 @@ from localscale.warp import scale
 
 __all__ = ["MIDDLE", "ScaledView", "View", "likeliest", "mark_part", "predict", "scale_part", "view_example"]
 
-MIDDLE = Box(0.3, 0.3, 0.7, 0.7)  # marked in an image until the visitor marks something else
+MIDDLE = Box(0.3, 0.3, 0.7, 0.7)  # the part that is marked until the visitor marks another
 CURVE_POINTS = 15
 CURVE_BATCH = 5  # images that are scaled and classified at once
 
