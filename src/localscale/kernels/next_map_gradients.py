@@ -126,7 +126,7 @@ def _displacements(
 
 @triton.jit
 def _through_corner(xx, yx, xy, yy, c, slope):
-    """Return the gradients to a corner's slopes, given the gradient ``slope`` to its ``corner_need``."""
+    """Return the gradients to a corner's slopes, given ``slope``, the gradient to the result of ``corner_need``."""
     trace, determinant = xx + yy, xx * yy - xy * yx
     square = trace * trace - 4 * c * determinant
     by_root = tl.where(square >= TINY, slope / tl.sqrt(tl.maximum(square, TINY)), 0.0)

@@ -25,7 +25,7 @@ def image_iou(
         predicted: the predicted class of every pixel, ``(B, H, W)``, integers.
         labels: the true class of every pixel, the same shape.
         classes: the number of classes, background included.
-        background: the class that is not an object; None if every class is one.
+        background: the class that is not an object; None if every class is an object.
         ignore_index: pixels with this label are not counted.
 
     >>> labels = torch.tensor([[[0, 1, 1, 2]], [[0, 0, 0, 0]]])
