@@ -93,6 +93,7 @@ def test_a_lost_image_is_the_identity_and_leaves_the_others_alone():
     assert not partly.converged[1]
     torch.testing.assert_close(partly.map.displacements[::2], whole.map.displacements[::2], atol=1e-5, rtol=0)
     assert torch.isfinite(module.size_loss(broken).loss)
+    assert module.size_loss(torch.full_like(images, torch.nan)).error == 0, "an image that is not finite has no part"
 
 
 def test_a_weight_of_ones_own(monkeypatch: pytest.MonkeyPatch):

@@ -206,15 +206,15 @@ def _read(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> i
             step = int(json.loads((file.metadata() or {})["localscale"])["step"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
         network.load_state_dict(_part(tensors, "network."))
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _part(tensors, "optimizer.").items():
+            number, _, key = name.partition(".")
+            state.setdefault(int(number), {})[key] = tensor
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint of this size network ({error}); remove it or name another file"
         ) from error
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in _part(tensors, "optimizer.").items():
-        number, _, key = name.partition(".")
-        state.setdefault(int(number), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return step
 
 

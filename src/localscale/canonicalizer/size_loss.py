@@ -25,6 +25,7 @@ __all__ = ["SizeLoss", "size_loss"]
 KNOTS = 4  # control points of a random map along each axis; few, so that sizes change smoothly
 SEPARABLE, GRID = 2.0, 1.5  # strengths of the random maps
 SHARP = 0.1  # errors in log size below this are squared, larger ones count linearly
+SOMETHING = 0.1  # sum of the weights below which an image counts for less
 CENTRE = 0.1  # weight of the squared mean log size in the loss
 PACE = 0.02  # fraction by which a batch moves the estimator's trust
 
@@ -47,8 +48,8 @@ def size_loss(
 ) -> SizeLoss:
     """Estimate sizes in looks of ``size`` (h, w) at ``source`` ``(B, C, H, W)`` before and after known changes of size.
 
-    Images that are not finite are replaced by zeros. With ``update_trust``, the estimator's ``trust`` moves towards
-    1 − ``error`` / ``change``, the share of the changes that it explains.
+    Images that are not finite do not count, and images that show nothing hardly do. With ``update_trust``, the
+    estimator's ``trust`` moves towards 1 − ``error`` / ``change``, the share of the changes that it explains.
     """
     finite = torch.isfinite(source).flatten(1).all(dim=1)[:, None, None, None]
     source = _scale_half(torch.where(finite, source, 0))
@@ -62,7 +63,7 @@ def size_loss(
     field = lattice(*sizes.shape[1:], dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
     moved, change = _move(pairs, field)
     expected = F.grid_sample(before[:, None], 2 * moved - 1, padding_mode="border", align_corners=True)[:, 0] + change
-    share = weight / weight.sum(dim=(1, 2), keepdim=True).clamp_min(1e-6)
+    share = finite[:, 0] * weight / weight.sum(dim=(1, 2), keepdim=True).clamp_min(SOMETHING)
     mean = (weight_before * before).sum() / weight_before.sum().clamp_min(1e-6)
     loss = (share * F.smooth_l1_loss(after, expected, beta=SHARP, reduction="none")).sum(dim=(1, 2)).mean()
     with torch.no_grad():
