@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import OmitSubcommandPrefixes, subcommand
 
 from localscale.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from localscale.maps.base import Map
 
 __all__ = ["Figure"]
 
@@ -154,7 +159,7 @@ class Learned:
     """Test images of an MNIST run at several sizes of their digits, with their learned maps and canonical forms."""
 
     run_folder: Annotated[Path, tyro.conf.arg(name="run")]
-    """Finished run of a dec row, such as runs/mnist-deit_tiny-dec_compose_joint/seed0."""
+    """Finished run with a canonicalizer at the input, such as runs/mnist-deit_tiny-sizes/seed0."""
     numbers: int = 2
     """Number of test images."""
     sizes: int = 4
@@ -165,35 +170,34 @@ class Learned:
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.lab.pictures.learned import draw_learned, learned_maps
+        from localscale.lab.pictures.learned import draw_learned
+
+        save(draw_learned(*self.maps()), self.out)
+
+    def maps(self) -> tuple[Tensor, Map, list[str]]:
+        """Return the images, their maps and their labels."""
+        from localscale.lab.pictures.learned import learned_maps
 
         if min(self.numbers, self.sizes) < 1:
             raise ConfigError(f"--numbers {self.numbers} and --sizes {self.sizes}; expected at least 1 each")
-        found = learned_maps(self.run_folder, numbers=self.numbers, sizes=self.sizes, data=self.data)
-        save(draw_learned(*found), self.out)
+        return learned_maps(self.run_folder, numbers=self.numbers, sizes=self.sizes, data=self.data)
 
 
 @dataclass(frozen=True)
-class Canonical:
+class Canonical(Learned):
     """Test images of an MNIST run at several sizes of their digits, and below each row the canonical forms."""
 
-    run_folder: Annotated[Path, tyro.conf.arg(name="run")]
-    """Finished run with a canonicalizer at the input, such as runs/mnist-deit_tiny-sizes/seed0."""
     numbers: int = 8
     """Number of test images."""
     sizes: int = 3
     """Random draws of the digit sizes for each image."""
-    data: Path | None = None
-    """Folder with MNIST, if it differs from data.root of the recipe."""
     out: Path = Path("canonical.png")
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
-        from localscale.lab.pictures.learned import draw_canonical, learned_maps
+        from localscale.lab.pictures.learned import draw_canonical
 
-        if min(self.numbers, self.sizes) < 1:
-            raise ConfigError(f"--numbers {self.numbers} and --sizes {self.sizes}; expected at least 1 each")
-        images, m, _ = learned_maps(self.run_folder, numbers=self.numbers, sizes=self.sizes, data=self.data)
+        images, m, _ = self.maps()
         save(draw_canonical(images, m, self.sizes), self.out)
 
 
