@@ -11,10 +11,10 @@ from torch import Tensor
 
 import localscale as ls
 from localscale.lab.pictures.grids import draw_grid, warp_grid
-from localscale.lab.pictures.palette import BLUE, GREY, SKY, VERMILION
+from localscale.lab.pictures.palette import BLUE, SKY, VERMILION
 
-COLOURS = {"start": GREY, "control": VERMILION, "DEC": BLUE}
-MARKERS = {"start": "o", "control": "s", "DEC": "D"}
+COLOURS = {"control": VERMILION, "DEC": BLUE}
+MARKERS = {"control": "s", "DEC": "D"}
 
 
 def draw_warps(path: Path, images: Tensor, m: ls.maps.Map, titles: list[str]) -> None:

@@ -28,9 +28,8 @@ def summarise(runs: list[dict]) -> dict:
         )
     seeds = ", ".join(str(run["seed"]) for run in runs)
     note = (
-        f"Seeds {seeds}. InvE is the mean squared ℓ2 distance between softmax outputs. Control and DEC both train from "
-        "the start weights, for the same steps on the same images. The start model is less certain of its answers, "
-        "which alone lowers its InvE."
+        f"Seeds {seeds}. InvE is the mean squared ℓ2 distance between softmax outputs. Control and DEC start from the "
+        "same weights and train for the same steps on the same images. Before that, DEC learns sizes without labels."
     )
     versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
     table = {"title": "Two locally scaled digits, 100 classes, 64 px", "note": note, "rows": rows}

@@ -14,12 +14,11 @@ import localscale as ls
 BATCH = 100
 WEIGHT_DECAY = 0.02
 AUGMENT_STRENGTH = 1.0
-CANONICALIZER_RATE = 3  # learning rate of the canonicalizers divided by that of the backbone, which is pretrained
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Epochs and learning rate; the control and DEC have the same."""
+    """Epochs and the highest learning rate; the control and DEC have the same."""
 
     epochs: int
     learning_rate: float
@@ -50,11 +49,10 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, *, s
     """
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
-    groups = parameter_groups(model, budget.learning_rate)
-    optimizer = torch.optim.AdamW(groups, weight_decay=WEIGHT_DECAY)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, budget.learning_rate, weight_decay=WEIGHT_DECAY)
     steps = budget.epochs * (len(images) // BATCH)
-    rates = [group["lr"] for group in groups]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, budget.learning_rate, total_steps=steps, pct_start=0.1)
     model.train()
     with tqdm(total=steps, desc=title, unit="step", leave=False) as bar:
         for _ in range(budget.epochs):
@@ -72,19 +70,6 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, budget: Budget, *, s
                 bar.update()
     model.eval()
     return time.perf_counter() - start
-
-
-def parameter_groups(model: nn.Module, learning_rate: float) -> list[dict]:
-    """Return the backbone's parameters at ``learning_rate``, and those of canonicalizers at a multiple of it."""
-    if not isinstance(model, ls.AdaptedModel):
-        return [{"params": list(model.parameters()), "lr": learning_rate}]
-    learned = [p for canonicalizer in model.canonicalizers.values() for p in canonicalizer.parameters()]
-    ids = {id(p) for p in learned}
-    backbone = [p for p in model.parameters() if id(p) not in ids]
-    return [
-        {"params": backbone, "lr": learning_rate},
-        {"params": learned, "lr": CANONICALIZER_RATE * learning_rate},
-    ]
 
 
 @torch.no_grad()

@@ -103,7 +103,7 @@ def test_one_still_entry_does_not_change_the_others(rng: torch.Generator):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_without_gradients_the_short_way_is_the_twin(dtype: torch.dtype, rng: torch.Generator):
+def test_without_gradients_the_shorter_path_gives_the_same(dtype: torch.dtype, rng: torch.Generator):
     x = torch.rand(3, 2, 9, 14, generator=rng).to(dtype)
     m = ls.random_map(3, (5, 4), strength=2.0, generator=rng, dtype=compute_dtype(dtype))
     m.displacements[1] = 0
