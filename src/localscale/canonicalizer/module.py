@@ -133,7 +133,7 @@ class Canonicalizer(nn.Module):
         found = family.from_state(solution.value, self.knots)
         estimate = None
         if isinstance(network, SizeEstimator):
-            estimate = lambda m: network.sizes(looks(m))  # noqa: E731
+            estimate = functools.partial(_sizes_through, network, looks)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached, estimate)
 
     def size_loss(self, features: Tensor, *, update_trust: bool = True) -> SizeLoss:
@@ -205,6 +205,11 @@ class _Evaluation:
     def among(self, index: Tensor) -> _Evaluation:
         """Return the same function for the images ``index``."""
         return _Evaluation(self.advance, self.looks.among(index), self.pools)
+
+
+def _sizes_through(network: SizeEstimator, looks: WorkingCopy | Looks, m: Any) -> tuple[Tensor, Tensor]:
+    """Return log sizes and weights in the looks through ``m``."""
+    return network.sizes(looks(m))
 
 
 @contextlib.contextmanager

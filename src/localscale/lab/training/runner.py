@@ -98,8 +98,10 @@ def _train(
     if run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
         loop.restore(Position(**state["position"]))
-    else:
+    prepared = time.perf_counter()
+    if not run.checkpoint.exists():
         recipe.method.prepare(loop.model, loop.unlabelled(), progress=progress)
+    prepared = time.perf_counter() - prepared
     epochs = Log(run.log)
     epochs.cut(loop.position.step // loop.batches.per_epoch)
     saved = time.monotonic()
@@ -135,7 +137,11 @@ def _train(
         "classes": task.classes,
         "steps": loop.total_steps,
         "skipped_steps": loop.position.skipped,
-        "seconds": {"training": epochs.seconds, "evaluation": time.perf_counter() - started},
+        "seconds": {
+            "preparation": prepared,
+            "training": epochs.seconds,
+            "evaluation": time.perf_counter() - started,
+        },
         "processes": accelerator.num_processes,
         "machine": machine(accelerator.device),
         "parameters": sum(p.numel() for p in loop.model.parameters()),
