@@ -138,11 +138,11 @@ class Canonicalizer(nn.Module):
 
     def size_loss(self, features: Tensor, *, update_trust: bool = True) -> SizeLoss:
         """Return the loss that teaches a ``SizeNetwork`` the sizes of things in ``features``, without labels."""
-        looks = self.looks(features)
-        if not isinstance(self.network, SizeEstimator) or not isinstance(looks, Looks):
+        if not isinstance(self.network, SizeEstimator):
             raise ConfigError('only a SizeNetwork learns sizes; adapt the model with network="sizes"')
+        source, size = self._source(features)
         with _full_precision(features.device.type):
-            return size_loss(self.network, looks.source, looks.size, update_trust=update_trust)
+            return size_loss(self.network, source, size, update_trust=update_trust)
 
     def _solve_with_kernels(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
@@ -168,14 +168,19 @@ class Canonicalizer(nn.Module):
         if not self.config.network.full_resolution:
             sampler = "gather" if self.config.update.derivatives else "native"
             return WorkingCopy(self.working_copy(features), sampler)
-        source = self._normalise(features.to(compute_dtype(features.dtype)))
-        height, width = source.shape[-2:]
-        longest = max(height, width)
-        # At most half of an image's pixels per side, so that parts that the map enlarges gain detail.
-        resolution = min(self.resolution, longest // 2 + 1) if self.in_channels <= IMAGE_CHANNELS else self.resolution
-        size = working_size(height, width, resolution)
+        source, size = self._source(features)
         with _full_precision(features.device.type):
             return Looks(pyramid(source, size), size)
+
+    def _source(self, features: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return what looks at full resolution are sampled from, and their (height, width)."""
+        height, width = features.shape[-2:]
+        resolution = self.resolution
+        if self.in_channels <= IMAGE_CHANNELS:
+            # At most half of an image's pixels per side, so that parts that the map enlarges gain detail.
+            resolution = min(resolution, max(height, width) // 2 + 1)
+        source = self._normalise(features.to(compute_dtype(features.dtype)))
+        return source, working_size(height, width, resolution)
 
     def working_copy(self, features: Tensor) -> Tensor:
         """Return the working copy of ``features``: full precision, normalised across channels, at a small size."""

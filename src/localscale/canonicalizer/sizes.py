@@ -142,13 +142,12 @@ class SizeEstimator(nn.Module):
 
     def sizes(self, looks: Tensor) -> tuple[Tensor, Tensor]:
         """Return log sizes and weights, both ``(B, h′, w′)``; their corners lie on the corners of the looks."""
-        x, spacing = looks, [1, 1]
-        for layer, stride in zip(self.down, strides_of(looks.shape[-2], looks.shape[-1], len(self.down)), strict=True):
+        x, strides = looks, strides_of(looks.shape[-2], looks.shape[-1], len(self.down))
+        for layer, stride in zip(self.down, strides, strict=True):
             x = F.gelu(layer(x, stride))
-            spacing = [step * stride for step in spacing]
         x = F.gelu(self.norm(self.blocks(x)))
         raw = F.conv2d(x, self.head.weight.to(x.dtype), self.head.bias.to(x.dtype))  # type: ignore[union-attr]
-        raw = _to_corners(raw, looks.shape[-2:], spacing[0])
+        raw = _to_corners(raw, looks.shape[-2:], math.prod(strides))
         size = LARGEST * torch.tanh(raw[:, 0] / LARGEST)
         if self.settings.weight == "learned":
             return size, torch.sigmoid(raw[:, 1])

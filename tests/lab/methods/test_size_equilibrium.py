@@ -31,6 +31,7 @@ def test_it_starts_as_the_backbone_and_learns_sizes_before_training():
     before = model.size_canonicalizer().network.head.weight.clone()
     METHOD.prepare(model, [images(), images(seed=1)], progress=False)
     assert not torch.equal(model.size_canonicalizer().network.head.weight, before)
+    assert not any(p.requires_grad for p in model.size_canonicalizer().parameters()), "held still again"
 
 
 @pytest.mark.parametrize("along", [0.0, 1.0])

@@ -95,13 +95,14 @@ def _train(
     torch.manual_seed(recipe.seed)
     backbone, task = make_backbone(recipe)
     loop = Loop(recipe, backbone, task, accelerator, cuda_graph=cuda_graph, compile_blocks=compile_blocks)
+    preparation = 0.0
     if run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
         loop.restore(Position(**state["position"]))
-    prepared = time.perf_counter()
-    if not run.checkpoint.exists():
+    else:
+        started = time.perf_counter()
         recipe.method.prepare(loop.model, loop.unlabelled(), progress=progress)
-    prepared = time.perf_counter() - prepared
+        preparation = time.perf_counter() - started
     epochs = Log(run.log)
     epochs.cut(loop.position.step // loop.batches.per_epoch)
     saved = time.monotonic()
@@ -138,7 +139,7 @@ def _train(
         "steps": loop.total_steps,
         "skipped_steps": loop.position.skipped,
         "seconds": {
-            "preparation": prepared,
+            "preparation": preparation,
             "training": epochs.seconds,
             "evaluation": time.perf_counter() - started,
         },
