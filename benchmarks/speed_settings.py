@@ -29,12 +29,12 @@ Cell = float | str
 def config(
     *, max_steps: int = STEPS, fixed_steps: bool = True, resolution: int | None = None, **changes: Any
 ) -> ls.DECConfig:
-    """Return the default configuration with a fixed number of steps, and ``changes``.
+    """Return the paper's DEC with a fixed number of steps, and ``changes``.
 
     Its tolerance is a thousandth below the target's, so that no row misses it by the last digits of a residual.
     """
     solver = ls.Anderson(max_steps, 0.999 * TOLERANCE, fixed_steps=fixed_steps)
-    return ls.DECConfig(solver=solver, network=ls.ConvNetwork(resolution=resolution), **changes)
+    return ls.DECConfig.paper(solver=solver, network=ls.ConvNetwork(resolution=resolution), **changes)
 
 
 def spread(canonicalizers: Iterable[ls.Canonicalizer]) -> None:
@@ -126,6 +126,6 @@ def solve_note(
     """Describe how equilibria were solved."""
     default = config()
     return (
-        f"Default configuration (direct update, {default.family} maps of {default.knots} knots, "
+        f"The paper's DEC (direct update, {default.family} maps of {default.knots} knots, "
         f"anderson, {copies}), {steps}, random last layers of spread {SPREAD:g}"
     )

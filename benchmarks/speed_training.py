@@ -83,7 +83,7 @@ def _name(quick: bool) -> str:
 def _rows(way: str, replayed: bool, size: tuple[int, int], device: str, quick: bool) -> list[dict[str, Cell]]:
     batch, side = size
     methods: dict[str, Method] = {"without": FineTune()} | {
-        name: SpreadDEC(DECConfig(sites=("input", "blocks.0"), knots=(6, 4), network=NETWORK, solver=solver))
+        name: SpreadDEC(DECConfig.paper(sites=("input", "blocks.0"), knots=(6, 4), network=NETWORK, solver=solver))
         for name, solver in SOLVERS.items()
     }
     calls = {name: _step(method, size, device, quick, replayed=replayed) for name, method in methods.items()}

@@ -23,7 +23,7 @@ from localscale.lab.training.loop import Loop
 
 PACKAGES = ("localscale", "torch", "timm", "accelerate")
 STEPS = 10  # per solve, for DEC and Optim alike
-CONFIG = DECConfig(
+CONFIG = DECConfig.paper(
     sites=("input", "blocks.0"), knots=(6, 4), network=NETWORK, solver=Picard(max_steps=STEPS, **TRAINING)
 )
 METHODS: dict[str, Method] = {

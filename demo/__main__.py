@@ -26,7 +26,6 @@ TEST_SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)
 # The images are small, so the size network is narrow and the map has few knots.
 CONFIG = ls.DECConfig(
     knots=12,
-    update=ls.Compose(),
     network=ls.SizeNetwork(width=16, blocks=2, target=0.4),
     solver=ls.Picard(max_steps=5, tolerance=1e-3, fixed_steps=True),
     guard=0.05,

@@ -14,11 +14,11 @@ from playwright.sync_api import sync_playwright
 from localscale.lab.pages.app import open_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-HEIGHT = 900
+HEIGHT = 960
 MOVES = [0.5 + 0.1 * k for k in range(20)]
 # The time from a move of the slider to the new picture in the page, in milliseconds.
 MOVE = """(factor) => new Promise((done) => {
-  const caption = () => document.querySelector('#scaled figcaption').innerText;
+  const caption = () => document.querySelector('#pictures figcaption').innerText;
   const started = performance.now(), told = `×${factor.toFixed(2)}`;
   const check = () => caption().includes(told) ? done(performance.now() - started) : setTimeout(check, 1);
   const range = document.querySelector('#factor input[type=range]');

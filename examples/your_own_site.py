@@ -43,7 +43,7 @@ def adapted(base: nn.Module, mode: str) -> ls.AdaptedModel:
     torch.manual_seed(0)  # for the canonicalizer's initial weights
     # Patches are not cut by a convolution here, so prefix and stride must be stated.
     site = ls.Site("block", layout="tokens", channels=WIDTH, prefix=REGISTERS, stride=(PATCH, PATCH))
-    config = ls.DECConfig(sites=(site,), knots=5, mode=mode, solver=ls.Anderson(max_steps=40))
+    config = ls.DECConfig.paper(sites=(site,), knots=5, mode=mode, solver=ls.Anderson(max_steps=40))
     return ls.testing.assert_identity_at_init(base, config, smooth_images())
 
 

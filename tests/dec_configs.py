@@ -9,7 +9,7 @@ SOLVERS = {"anderson": Anderson, "picard": Picard}
 
 
 def dec_config(**settings: Any) -> DECConfig:
-    """Return a ``DECConfig``; fields of its solver, its network and of ``Descent`` may be given flat.
+    """Return a ``DECConfig.paper``; fields of its solver, its network and of ``Descent`` may be given flat.
 
     A solver given by name takes 20 steps at most, unless ``max_steps`` says otherwise.
     """
@@ -23,4 +23,4 @@ def dec_config(**settings: Any) -> DECConfig:
     network = ConvNetwork(**take(ConvNetwork))
     if step := take(Descent):
         settings["update"] = Descent(**step)
-    return DECConfig(solver=solver, network=network, **settings)
+    return DECConfig.paper(solver=solver, network=network, **settings)

@@ -24,6 +24,8 @@ COLUMNS = {
     "The solve alone": {"published ms", "target ms", "ms", "time", "queued ms", "peak GB", "memory", "worst residual"}
     | FLOOR,
     "A training step": {"published %", "target %", "overhead %", "time", "extra memory %", "memory"} | FLOOR,
+    "The size equilibrium": {"backbone", "size equilibrium", "ms", "added ms", "overhead %", "target %", "verdict"},
+    "Learning sizes": {"steps", "batch", "side", "seconds", "target", "verdict"},
     "How the cost": {"axis", "value", "forward ms", "forward and backward ms", "forward and backward peak MiB"},
 }
 
@@ -59,7 +61,7 @@ def test_all_libraries_are_in_one_table(tmp_path: Path):
 @pytest.mark.slow
 def test_every_table_of_the_speed_suite_is_written(tmp_path: Path):
     tables = measure(tmp_path / "speed.json")
-    assert len(tables) == 7
+    assert len(tables) == 9
     assert {start for start in COLUMNS for table in tables if table["title"].startswith(start)} == COLUMNS.keys()
     inference = [row for table in tables if table["title"].startswith("Inference") for row in table["rows"]]
     assert len(inference) == 4

@@ -71,6 +71,19 @@ def test_ctrl_c_is_a_sentence_and_status_130(
     assert "stopped; run the same command again" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_ctrl_c_in_training_names_the_command_that_continues(
+    resume: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("localscale.lab.training.train", stop)
+    with pytest.raises(SystemExit):
+        main(["train", "mnist-deit_tiny-aug", "--out", "my run", *resume])
+    assert "continues: localscale train mnist-deit_tiny-aug --out 'my run' --resume\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["mnist", "objects", "imagenet", "fetch", "show"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:

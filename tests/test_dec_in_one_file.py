@@ -67,7 +67,7 @@ def test_maps_answers_and_gradients_are_the_librarys(example):
     cnn = example.SmallCNN().double()
     for canonicalizer in (cnn.at_image, cnn.at_latent):  # weights that move something, as after training
         nn.init.normal_(canonicalizer.to_logits.weight, std=0.5)
-    config = ls.DECConfig(sites=("input", "body"), knots=(6, 4), solver=ls.Picard(**SOLVER))
+    config = ls.DECConfig.paper(sites=("input", "body"), knots=(6, 4), solver=ls.Picard(**SOLVER))
     image = torch.rand(3, 1, 32, 32, dtype=torch.float64)
     model = ls.adapt(Base(cnn), config, input_size=(1, 32, 32)).double()
     copy_weights(cnn.at_image, model.canonicalizers["input"])

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FAST = ("README.md", "index.md")
 MODULES = (
-    *("maps", "warp", "equilibrium", "canonicalizer", "adaptation", "heads", "metrics", "testing", "errors"),
-    *("lab.methods", "lab.data", "lab.recipes", "lab.runs", "lab.training", "lab.pictures"),
+    *("maps", "warp", "equilibrium", "canonicalizer", "adaptation", "heads", "metrics", "fitting", "testing", "errors"),
+    *("lab.methods", "lab.tasks", "lab.data", "lab.recipes", "lab.runs", "lab.training", "lab.pictures"),
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

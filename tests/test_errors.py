@@ -13,7 +13,7 @@ from localscale.errors import LocalScaleError, near_misses
 BUILTINS = {
     **dict.fromkeys(["ConvergenceError", "GradientError", "TrainingError"], RuntimeError),
     **dict.fromkeys(["MapError", "ShapeError", "ConfigError", "SiteError", "CheckpointError", "DataError"], ValueError),
-    "OutputError": OSError,
+    **dict.fromkeys(["OutputError", "HubError"], OSError),
     "MissingExtraError": ImportError,
 }
 

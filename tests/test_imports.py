@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,14 @@ def test_help_takes_at_most_a_second_and_a_half():
 def test_type_checkers_see_the_names_that_load():
     block = ast.parse(Path(ls.__file__).read_text(encoding="utf-8"))
     seen = {alias.name for node in ast.walk(block) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert set(ls.__all__) == seen - {"import_module", "TYPE_CHECKING", "Any"}
+    assert set(ls.__all__) == seen - {"import_module", "metadata", "TYPE_CHECKING", "Any"}
     assert set(ls.__all__) <= set(dir(ls))
 
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'adapted'"):
         _ = ls.adapted
+
+
+def test_the_version_is_that_of_the_package():
+    assert ls.__version__ == metadata.version("localscale")

@@ -13,6 +13,7 @@ __all__ = [
     "ConvergenceWarning",
     "DataError",
     "GradientError",
+    "HubError",
     "LocalScaleError",
     "MapError",
     "MissingExtraError",
@@ -45,6 +46,10 @@ class SiteError(LocalScaleError, ValueError):
 
 class CheckpointError(LocalScaleError, ValueError):
     """A saved model cannot be read, or belongs to another architecture."""
+
+
+class HubError(LocalScaleError, OSError):
+    """A model cannot be downloaded from the Hugging Face Hub, or uploaded to it."""
 
 
 class ConvergenceError(LocalScaleError, RuntimeError):

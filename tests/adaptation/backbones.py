@@ -12,7 +12,7 @@ import transformers
 from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import AdaptedModel, Site, adapt
+from localscale import AdaptedModel, DECConfig, Picard, Site, SizeNetwork, adapt
 
 TIMM_VIT = {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 3, "num_classes": 5}
 TIMM_DINO = {**TIMM_VIT, "img_size": 56}
@@ -207,3 +207,26 @@ def save_trained(path: Path) -> Path:
     """A trained model on VIT's weights, its base unchanged, saved in a folder of ``path``."""
     trained().save_pretrained(path / "saved")
     return path / "saved"
+
+
+def sized(*sites: str, backbone: Backbone = VIT, base: nn.Module | None = None, **settings: Any) -> AdaptedModel:
+    """An adapted model with random size networks, trusted as if they had learned, so that its maps move things.
+
+    ``settings`` are fields of ``DECConfig``; two solver steps with random networks do not reach an equilibrium.
+    """
+    config: dict[str, Any] = {
+        "knots": 4,
+        "update": "compose",
+        "network": SizeNetwork(width=8, blocks=1, resolution=16),
+        "solver": Picard(max_steps=2, tolerance=1e-3, fixed_steps=True),
+        "gradient": "implicit",
+    }
+    base = backbone.build() if base is None else base
+    model = adapt(base, DECConfig(sites=sites, **config | settings), input_size=(3, *backbone.size)).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for canonicalizer in model.canonicalizers.values():
+            head = canonicalizer.network.head
+            head.weight.copy_(0.5 * torch.randn(head.weight.shape, generator=generator))
+            canonicalizer.network.trust.fill_(0.5)
+    return model

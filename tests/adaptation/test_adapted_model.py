@@ -334,3 +334,40 @@ def test_other_precisions_set_before_and_after_adapting(dtype: torch.dtype, when
     for parameter in model.parameters():
         assert parameter.grad.dtype == parameter.dtype
         assert parameter.grad.isfinite().all()
+
+
+# Trainable parameters
+
+
+def trainable(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_freezing_the_base_leaves_the_canonicalizers(capsys: pytest.CaptureFixture[str]):
+    model = trained()
+    everything = trainable(model)
+    own = {name for name in everything if "canonicalizer." in name}
+    assert any(name.startswith("base.blocks.0.canonicalizer.") for name in own), "one is inside the base"
+    model.freeze_base()
+    assert trainable(model) == own
+    count, total = (sum(p.numel() for n, p in model.named_parameters() if n in names) for names in (own, everything))
+    model.print_trainable_parameters()
+    said = f"trainable parameters: {count:,} of {total:,} ({100 * count / total:.2f} %)\n"
+    assert capsys.readouterr().out == said
+    model.base.get_classifier().requires_grad_(True)
+    assert trainable(model) == own | {"base.head.weight", "base.head.bias"}
+    model.unfreeze_base()
+    assert trainable(model) == everything
+
+
+def test_a_frozen_canonicalizer_stays_frozen():
+    model = trained()
+    model.canonicalizers["input"].requires_grad_(False)
+    model.freeze_base()
+    model.unfreeze_base()
+    assert not any(name.startswith("input_canonicalizer.") for name in trainable(model))
+
+
+def test_settings_may_be_a_dictionary():
+    config = dec_config(sites=("input",), **SMALL)
+    assert adapt(VIT.build(), config.to_dict()).canonicalizers["input"].config == config

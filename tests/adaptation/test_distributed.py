@@ -20,7 +20,7 @@ def made() -> AdaptedModel:
     torch.manual_seed(0)
     base = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.Conv2d(8, 8, 3, padding=1), nn.Flatten(), nn.Linear(512, 5))
     solver = Anderson(max_steps=40, tolerance=1e-5)
-    config = DECConfig(sites=("input", "1"), knots=4, network=ConvNetwork((8, 8), 16), solver=solver)
+    config = DECConfig.paper(sites=("input", "1"), knots=4, network=ConvNetwork((8, 8), 16), solver=solver)
     model = adapt(base, config, input_size=(3, 32, 32))
     for canonicalizer in model.canonicalizers.values():
         for head in (canonicalizer.network.to_x, canonicalizer.network.to_y):

@@ -49,8 +49,9 @@ def test_an_output_without_pixels_cannot_be_scaled_back():
     with pytest.raises(SiteError) as error:
         model(VIT.images())
     assert str(error.value) == (
-        'mode="equivariant" at the input scales the output back, but the model returned (2, 5); '
-        'expected (batch, classes, height, width), or use mode="invariant"'
+        'mode="equivariant" at the input scales the answer back, but the model returned (2, 5); '
+        "expected (batch, classes, height, width), or for each image a dictionary with boxes; "
+        'use mode="invariant" for other answers'
     )
     assert model.channel.current is None
 

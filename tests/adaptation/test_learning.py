@@ -15,8 +15,8 @@ def model(channels: int = 3) -> ls.AdaptedModel:
     torch.manual_seed(0)
     base = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     network = ls.SizeNetwork(width=8, blocks=0)
-    config = ls.DECConfig(knots=5, update="compose", network=network, solver=ls.Picard(max_steps=3))
-    return ls.adapt(base, ls.DECConfig(**vars(config) | {"on_failure": "identity"}), input_size=(channels, 48, 48))
+    config = ls.DECConfig(knots=5, network=network, solver=ls.Picard(max_steps=3), on_failure="identity")
+    return ls.adapt(base, config, input_size=(channels, 48, 48))
 
 
 IMAGES = torch.rand(12, 3, 48, 48, generator=torch.Generator().manual_seed(0))
@@ -115,6 +115,6 @@ def test_bad_data_is_refused(images, sentence: str):
 def test_bad_numbers_and_other_networks_are_refused():
     with pytest.raises(ConfigError, match="steps is 0"):
         ls.learn_sizes(model(), IMAGES, steps=0)
-    other = ls.adapt(nn.Sequential(nn.Conv2d(3, 4, 3)), ls.DECConfig(), input_size=(3, 48, 48))
+    other = ls.adapt(nn.Sequential(nn.Conv2d(3, 4, 3)), ls.DECConfig.paper(), input_size=(3, 48, 48))
     with pytest.raises(ConfigError, match='site "input" with a SizeNetwork'):
         other.size_loss(IMAGES)

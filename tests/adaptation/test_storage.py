@@ -9,7 +9,6 @@ from backbones import (
     BACKBONES,
     CUSTOM,
     RESNET,
-    TRANSFORMERS,
     VIT,
     logits,
     randomise_heads,
@@ -21,8 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import localscale
-from localscale import AdaptedModel, DECConfig, Site
+from localscale import AdaptedModel, DECConfig, Site, adapt
 from localscale.adaptation import storage
+from localscale.errors import ConfigError
 
 FILES = ["README.md", "config.json", "model.safetensors"]
 
@@ -45,6 +45,12 @@ def own_tensors(model: AdaptedModel) -> set[str]:
     return {f"canonicalizers.{path}.{name}" for path, c in model.canonicalizers.items() for name in c.state_dict()}
 
 
+def unpublished(name: str, model: AdaptedModel) -> set[str]:
+    """The base's tensors that cannot be downloaded: a head for 5 classes, or all if the model has no published name."""
+    names = set(model.base_state())
+    return {"timm ResNet": {"fc.weight", "fc.bias"}, "transformers ViT": names}.get(name, set())
+
+
 # Round trips
 
 
@@ -60,11 +66,12 @@ def test_round_trip_on_a_fresh_base(name: str, source: str, tmp_path: Path):
     assert not torch.equal(answer(base, images), answer(model, images))
     loaded = AdaptedModel.from_pretrained(tmp_path, base)
     assert loaded.base is base
-    assert loaded.config == model.config
+    assert loaded.dec_config == model.dec_config
     assert loaded.sites == model.sites
     assert loaded.input_size == model.input_size
     assert torch.equal(answer(loaded, images), answer(model, images))
-    assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model), "an unchanged base is not saved"
+    saved = set(load_file(tmp_path / "model.safetensors")) - own_tensors(model)
+    assert saved == {f"base.{tensor}" for tensor in unpublished(name, loaded)}, "no other tensor of the base is saved"
 
 
 @pytest.mark.parametrize(("update", "family"), [("compose", "grid"), ("descent", "separable")])
@@ -73,7 +80,7 @@ def test_every_setting_comes_back(update: str, family: str, tmp_path: Path):
     model = randomise_heads(VIT.adapted(max_steps=3, temperature=2.0, gradient="phantom(2)", **settings))
     model.save_pretrained(str(tmp_path / "new" / "folder"))
     loaded = AdaptedModel.from_pretrained(str(tmp_path / "new" / "folder"), VIT.build())
-    assert loaded.config == model.config
+    assert loaded.dec_config == model.dec_config
     assert torch.equal(answer(loaded, VIT.images()), answer(model, VIT.images()))
 
 
@@ -83,7 +90,7 @@ def test_a_described_site_comes_back(tmp_path: Path):
     model.save_pretrained(tmp_path)
     loaded = AdaptedModel.from_pretrained(tmp_path, backbone.build())
     assert loaded.sites[1] == backbone.site
-    assert isinstance(loaded.config.sites[1], Site)
+    assert isinstance(loaded.dec_config.sites[1], Site)
     assert torch.equal(answer(loaded, backbone.images()), answer(model, backbone.images()))
 
 
@@ -92,7 +99,9 @@ def test_sites_within_sites_come_back(tmp_path: Path):
     with torch.no_grad():
         model.base.layer1.wrapped[0].wrapped.conv1.weight.mul_(1.1)
     model.save_pretrained(tmp_path)
-    assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model) | {"base.layer1.0.conv1.weight"}
+    assert set(load_file(tmp_path / "model.safetensors")) == own_tensors(model) | {
+        *("base.layer1.0.conv1.weight", "base.fc.weight", "base.fc.bias")
+    }
     loaded = AdaptedModel.from_pretrained(tmp_path, RESNET.build())
     assert torch.equal(answer(loaded, RESNET.images()), answer(model, RESNET.images()))
 
@@ -157,7 +166,7 @@ def test_running_statistics_that_training_changed_are_saved(tmp_path: Path):
         model.train()(images)
     model.save_pretrained(tmp_path)
     saved = {name.removeprefix("base.") for name in load_file(tmp_path / "model.safetensors") if name[:5] == "base."}
-    assert saved == {name for name, _ in RESNET.build().named_buffers()}
+    assert saved == {name for name, _ in RESNET.build().named_buffers()} | {"fc.weight", "fc.bias"}
     loaded = AdaptedModel.from_pretrained(tmp_path, RESNET.build())
     assert torch.equal(answer(loaded, images), answer(model, images))
 
@@ -172,7 +181,10 @@ def test_the_description_names_the_base_and_the_versions(folder: Path):
     description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert description["base_model"] == {
         "class": "timm.models.vision_transformer.VisionTransformer",
+        "library": None,  # a ViT of two blocks, which timm cannot build from its name
         "name": "vit_tiny_patch16_224",
+        "arguments": {},
+        "weights": None,
     }
     assert description["input_size"] == [3, 64, 64]
     assert DECConfig.from_dict(description["config"]).sites == ("input", "blocks.0")
@@ -182,17 +194,52 @@ def test_the_description_names_the_base_and_the_versions(folder: Path):
 
 def test_the_card_names_the_base_and_the_sites(folder: Path):
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "base_model: vit_tiny_patch16_224" in card
     assert "# vit_tiny_patch16_224 with deep equilibrium canonicalizers" in card
     assert "| sites | `input`, `blocks.0` |" in card
     assert "| family, update | grid, direct |" in card
-    assert "| base tensors that differ from the base model | 0 |" in card
+    assert "| base tensors saved here | 0 |" in card
     assert f"torch {torch.__version__.split('+')[0]}" in card
+    assert "base_model)  # base_model: vit_tiny_patch16_224 with the weights it had" in card
+    assert str(folder) not in card
 
 
-def test_the_card_of_a_transformers_model(tmp_path: Path):
-    trained(TRANSFORMERS["transformers ViT"]).save_pretrained(tmp_path)
-    assert "base_model: ViTForImageClassification" in (tmp_path / "README.md").read_text(encoding="utf-8")
+def card_of(model: AdaptedModel, folder: Path, **settings) -> str:
+    model.save_pretrained(folder, **settings)
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_claims_nothing_for_an_untrained_model(tmp_path: Path):
+    model = VIT.adapted()
+    card = card_of(model, tmp_path)
+    assert "**Not trained:** the canonicalizers leave everything as it is" in card
+    assert "No results were given" in card
+    assert card_of(adapt(RESNET.build(), input_size=(3, 64, 64)), tmp_path).count("**Not trained:**") == 1
+    with torch.no_grad():
+        model.canonicalizers["input"].network.to_x.weight.add_(0.1)
+    assert "**Not trained:** the canonicalizers at `blocks.0` leave" in card_of(model, tmp_path)
+    assert "The canonicalizers were trained." in card_of(trained(), tmp_path)
+
+
+def test_the_card_tells_when_sizes_were_learned(tmp_path: Path):
+    model = adapt(RESNET.build(), input_size=(3, 64, 64))
+    model.size_canonicalizer().network.trust.fill_(0.5)
+    assert "The canonicalizers were trained." in card_of(model, tmp_path)
+
+
+def test_the_card_states_what_was_measured(tmp_path: Path):
+    results = {"accuracy": 0.91234567, "invariance error": {"squared": 1e-3}, "data": "my | photographs"}
+    card = card_of(trained(), tmp_path, results=results)
+    for row in ("| accuracy | 0.9123 |", "| invariance error.squared | 0.001 |", "| data | my \\| photographs |"):
+        assert row in card
+    assert "No results" not in card
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["results"] == results
+
+
+@pytest.mark.parametrize("value", [float("nan"), torch.zeros(2), {1, 2}])
+def test_results_that_are_not_json_are_refused(value: object, tmp_path: Path):
+    with pytest.raises(ConfigError, match="results cannot be written as JSON"):
+        trained().save_pretrained(tmp_path / "new", results={"accuracy": value})
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_library_does_not_use_pickle():

@@ -4,11 +4,12 @@ import copy
 import dataclasses
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import tyro
 
-from localscale.canonicalizer import Compose, ConvNetwork, DECConfig, Descent, Direct, Site
+from localscale.canonicalizer import Compose, ConvNetwork, DECConfig, Descent, Direct, Site, SizeNetwork
 from localscale.equilibrium import Anderson, Implicit, Phantom, Picard, Unrolled
 from localscale.errors import ConfigError, MapError
 
@@ -31,14 +32,24 @@ OTHER = {
 FIELDS = [field.name for field in dataclasses.fields(DECConfig)]
 
 
-def test_the_default_is_the_paper():
-    """App. A1: two layers of 64 and 128; no fold, exact gradients, the input alone."""
+def test_the_default_is_the_size_equilibrium():
     config = DECConfig()
-    assert config.sites == ("input",)
+    assert (config.sites, config.knots, config.family) == (("input",), 14, "grid")
+    assert (config.update, config.network) == (Compose(), SizeNetwork())
+    assert (config.guard, config.gradient, config.on_failure) == (0.03, Implicit(), "warn")
+    assert config.solver == Picard(max_steps=6, tolerance=1e-3, fixed_steps=True)
+
+
+def test_the_paper_is_one_call_away():
+    """App. A1: two layers of 64 and 128; no fold, exact gradients, the input alone."""
+    config = DECConfig.paper()
+    assert (config.sites, config.knots) == (("input",), 6)
     assert config.network == ConvNetwork(channels=(64, 128), resolution=None)
     assert (config.family, config.update, config.source, config.mode) == ("grid", Direct(), "latent", "invariant")
     assert (config.guard, config.gradient, config.on_failure) == (0.1, Implicit(), "warn")
     assert config.solver == Anderson(max_steps=20, tolerance=1e-4, history=5)
+    assert DECConfig.paper(knots=4, update="descent") == dataclasses.replace(config, knots=4, update=Descent())
+    assert DECConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize(
@@ -56,15 +67,15 @@ def test_the_default_is_the_paper():
     ],
 )
 def test_names_and_dictionaries_become_values(name: str, given: object, value: object):
-    config = DECConfig(**{name: given})
+    config = DECConfig.paper(**{name: given})
     assert getattr(config, name) == value
-    assert config == DECConfig(**{name: value})
+    assert config == DECConfig.paper(**{name: value})
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_survives_json(name: str):
-    assert getattr(DECConfig(), name) != OTHER[name]
-    config = DECConfig(**{name: OTHER[name]})
+    assert getattr(DECConfig.paper(), name) != OTHER[name]
+    config = DECConfig.paper(**{name: OTHER[name]})
     again = DECConfig.from_json(config.to_json())
     assert again == config
     assert getattr(again, name) == OTHER[name]
@@ -81,10 +92,13 @@ def test_all_fields_together_survive_json_pickle_and_copy():
 
 def test_a_command_line_overrides_nested_fields():
     arguments = ["--solver.max-steps", "4", "--network.channels", "8", "16", "--sites", "input", "blocks.0"]
-    config = tyro.cli(DECConfig, default=DECConfig(), args=arguments)
-    assert config == DECConfig(sites=TWO, solver=Anderson(4), network=ConvNetwork((8, 16)))
-    config = tyro.cli(DECConfig, default=DECConfig(solver=Picard(), update="descent"), args=["--update.step-size", "2"])
-    assert config == DECConfig(solver=Picard(), update=Descent(2.0))
+    config = tyro.cli(DECConfig, default=DECConfig.paper(), args=arguments)
+    assert config == DECConfig.paper(sites=TWO, solver=Anderson(4), network=ConvNetwork((8, 16)))
+    descent = DECConfig.paper(solver=Picard(), update="descent")
+    config = tyro.cli(DECConfig, default=descent, args=["--update.step-size", "2"])
+    assert config == DECConfig.paper(solver=Picard(), update=Descent(2.0))
+    config = tyro.cli(DECConfig, default=DECConfig(), args=["--network.target", "0.3", "--solver.no-fixed-steps"])
+    assert config == DECConfig(network=SizeNetwork(target=0.3), solver=Picard(max_steps=6, tolerance=1e-3))
 
 
 @pytest.mark.parametrize("knots", [4, (6, 4), ((6, 4), 5), ((6, 4), (3, 2)), [6, [4, 3]]])
@@ -125,7 +139,9 @@ def test_sites_are_read_from_paths_objects_and_dictionaries():
 # Unknown names.
 
 
-@pytest.mark.parametrize("build", [lambda values: DECConfig(**values), DECConfig.from_dict])
+@pytest.mark.parametrize(
+    "build", [lambda values: DECConfig(**values), lambda values: DECConfig.paper(**values), DECConfig.from_dict]
+)
 def test_unknown_keys_name_the_near_misses(build):
     with pytest.raises(ConfigError, match=r"^DECConfig has no field 'knot': did you mean knots\?$"):
         build({"knot": 4})
@@ -193,6 +209,25 @@ def test_knots_that_make_no_map(knots: object, sentence: str):
 def test_fixed_steps_cannot_raise():
     with pytest.raises(ConfigError, match=r'^on_failure="raise" reads the result on the host'):
         DECConfig(on_failure="raise", solver=Anderson(fixed_steps=True))
+    with pytest.raises(ConfigError, match=r"or a solver without it, such as solver=Picard\(max_steps=6"):
+        DECConfig(on_failure="raise")
+    assert DECConfig(on_failure="raise", solver=Picard(max_steps=6, tolerance=1e-3)).on_failure == "raise"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "first"),
+    [
+        ("update", "direct", 'update="compose"'),
+        ("update", "descent", 'update="compose"'),
+        ("family", "separable", 'family="grid"'),
+    ],
+)
+def test_what_a_size_network_cannot_do_names_two_remedies(name: str, value: str, first: str):
+    with pytest.raises(ConfigError, match=f"^{name} is ") as found:
+        DECConfig(**{name: value})
+    assert first in str(found.value)
+    assert f'DECConfig.paper({name}="{value}")' in str(found.value)
+    assert DECConfig.paper(**{name: value}).network == ConvNetwork()
 
 
 @pytest.mark.parametrize("name", ["temperature", "guard"])
@@ -223,3 +258,27 @@ def test_a_text_that_is_no_json():
         DECConfig.from_json("{sites: input}")
     with pytest.raises(ConfigError, match=r"^a configuration is list; expected a dictionary"):
         DECConfig.from_json("[]")
+
+
+# Settings given as a dictionary or a file
+
+
+def test_a_dictionary_and_a_file_are_settings(tmp_path: Path):
+    config = DECConfig.paper(sites=TWO, knots=(6, 4))
+    path = tmp_path / "dec.json"
+    path.write_text(config.to_json(), encoding="utf-8")
+    assert DECConfig.of(path) == DECConfig.of(str(path)) == DECConfig.of(config.to_dict()) == DECConfig.of(config)
+    assert DECConfig.of(config) == config
+    assert DECConfig.of(None) == DECConfig()
+
+
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"photographs \(No such file or directory\); expected a DECConfig, a dict"):
+        DECConfig.of("photographs")
+    with pytest.raises(ConfigError, match="a configuration is int"):
+        DECConfig.of(6)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no field 'knot': did you mean knots"):
+        DECConfig.of({"knot": 6})
+    (tmp_path / "dec.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"no configuration can be read from .*dec\.json \('utf-8' codec"):
+        DECConfig.of(tmp_path / "dec.json")

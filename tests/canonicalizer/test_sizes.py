@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import localscale as ls
-from localscale.canonicalizer import sizes
+from localscale.canonicalizer import size_loss, sizes
 from localscale.errors import ConfigError
 
 SIDE = 64
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:some fixed points")  # a few ste
 
 def config(**settings) -> ls.DECConfig:
     network = ls.SizeNetwork(**{"width": 16, "blocks": 1} | settings)
-    return ls.DECConfig(knots=7, update="compose", network=network, solver=ls.Picard(max_steps=8, tolerance=1e-3))
+    return ls.DECConfig(knots=7, network=network, solver=ls.Picard(max_steps=8, tolerance=1e-3))
 
 
 def canonicalizer(channels: int = 1, **settings) -> ls.Canonicalizer:
@@ -76,6 +76,33 @@ def test_sizes_follow_a_zoom():
     assert size[0] - size[1] == pytest.approx(torch.tensor(2.0).log().item(), abs=0.25)
 
 
+def test_settling_reaches_the_target_without_another_look(monkeypatch: pytest.MonkeyPatch):
+    """The size of a thing in the middle is given; through the map it must be the target."""
+    grid = torch.linspace(0, 1, 21)
+    distance = (grid[:, None] - 0.5).square() + (grid - 0.5).square()
+    given = torch.full((1, 21, 21), -0.4), torch.exp(-distance / 0.02)[None]
+    left = []
+    for settling in (1, 2, 4):
+        network = canonicalizer(settling=settling, target=0.3).network
+        network.trust.fill_(0.8)
+        monkeypatch.setattr(network, "sizes", lambda _: given)
+        change = network(torch.rand(1, 1, 33, 33)).local_scale(torch.tensor([[[0.5, 0.5]]])).log()
+        left.append(abs(float(-0.4 - change - 0.3)))
+    assert left[2] < left[1] / 2 < left[0] / 4
+    assert left[2] < 0.03
+
+
+def test_a_random_contrast_keeps_the_range_and_the_order():
+    looks = torch.rand(5, 3, 9, 9) * 4 - 2
+    looks[4] = 1.5  # a constant look has no contrast
+    changed = size_loss._change_contrast(looks)
+    for before, after in zip(looks.flatten(1).aminmax(dim=1), changed.flatten(1).aminmax(dim=1), strict=True):
+        assert torch.allclose(before, after, atol=0.1)
+    order = looks.flatten(1).argsort(dim=1)
+    assert (changed.flatten(1).gather(1, order).diff(dim=1) >= -1e-5).all()
+    assert (changed[:4] - looks[:4]).abs().flatten(1).amax(dim=1).min() > 0.01
+
+
 def test_images_without_anything_that_matters_rest():
     module, *_ = learned(20)
     images = torch.stack((torch.zeros(1, SIDE, SIDE), torch.ones(1, SIDE, SIDE)))
@@ -112,7 +139,6 @@ def test_gradients_reach_the_network_through_the_equilibrium():
 
 def test_it_survives_json():
     assert ls.DECConfig.from_json(config(weight="learned").to_json()) == config(weight="learned")
-    assert ls.DECConfig(network="sizes").network == ls.SizeNetwork()
 
 
 @pytest.mark.parametrize(
@@ -120,6 +146,7 @@ def test_it_survives_json():
     [
         ({"width": 12}, "width is 12; expected a positive multiple of 8"),
         ({"blocks": -1}, "blocks is -1"),
+        ({"settling": 0}, "settling is 0"),
         ({"resolution": 4}, "resolution is 4"),
         ({"target": 3.0}, "target is 3.0"),
         ({"background": 0.0}, "background is 0.0"),
@@ -131,12 +158,8 @@ def test_bad_settings_are_refused(settings: dict, sentence: str):
         ls.SizeNetwork(**settings)
 
 
-def test_what_a_size_network_cannot_do_is_refused():
-    with pytest.raises(ConfigError, match="grid maps"):
-        ls.Canonicalizer(3, (4, 4), ls.DECConfig(family="separable", update="compose", network="sizes"))
-    with pytest.raises(ConfigError, match="has no energy"):
-        ls.Canonicalizer(3, (4, 4), ls.DECConfig(update="descent", network="sizes"))
+def test_other_networks_estimate_no_sizes():
     with pytest.raises(ConfigError, match="only a SizeNetwork learns sizes"):
-        ls.Canonicalizer(3, (4, 4), ls.DECConfig()).size_loss(torch.rand(2, 3, 32, 32))
+        ls.Canonicalizer(3, (4, 4), ls.DECConfig.paper()).size_loss(torch.rand(2, 3, 32, 32))
     with pytest.raises(ConfigError, match="estimates no sizes"):
-        _ = ls.Canonicalizer(3, (4, 4), ls.DECConfig())(torch.rand(1, 3, 32, 32)).sizes_before
+        _ = ls.Canonicalizer(3, (4, 4), ls.DECConfig.paper())(torch.rand(1, 3, 32, 32)).sizes_before

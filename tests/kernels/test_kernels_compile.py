@@ -85,7 +85,7 @@ for kind in ("*fp16", "*fp32"):
     kinds = pointers | state | {"hidden": kind, "weight": kind}
     for channels, projected in ((3, False), (96, False), (128, False), (768, True)):
         block, warps = equilibrium.FIRST if kind == "*fp16" else equilibrium.SMALL
-        depth = equilibrium._depth(channels, torch.float16 if kind == "*fp16" else torch.float32)
+        depth = equilibrium.depth_of(channels, torch.float16 if kind == "*fp16" else torch.float32)
         chosen = {"STRIDE": 2, "CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "BLOCK": block, "DEPTH": depth}
         for seen, still in (("*fp32" if channels == 3 else kind, True), (kind, False)):  # as it came, and moved
             chosen["IDENTITY"] = still

@@ -3,5 +3,6 @@
 from localscale.adaptation.discover import sites
 from localscale.adaptation.learning import LearnedSizes, learn_sizes
 from localscale.adaptation.model import AdaptedModel, adapt
+from localscale.adaptation.preprocessing import Preprocessing
 
-__all__ = ["AdaptedModel", "LearnedSizes", "adapt", "learn_sizes", "sites"]
+__all__ = ["AdaptedModel", "LearnedSizes", "Preprocessing", "adapt", "learn_sizes", "sites"]

@@ -66,8 +66,7 @@ def learn_sizes(
         progress: show a progress bar.
 
     >>> import timm, localscale as ls
-    >>> config = ls.DECConfig(knots=8, update="compose", network=ls.SizeNetwork(width=8, blocks=0))
-    >>> model = ls.adapt(timm.create_model("resnet18"), config, input_size=(3, 64, 64))
+    >>> model = ls.adapt(timm.create_model("resnet18"), input_size=(3, 64, 64))
     >>> found = ls.learn_sizes(model, torch.rand(8, 3, 64, 64), steps=2, progress=False)
     >>> found.steps
     2

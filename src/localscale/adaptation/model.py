@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import tempfile
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from localscale.adaptation.answers import has_places, scale_answer, unscale_labels
 from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
+from localscale.adaptation.preprocessing import Preprocessing
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature, split_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.conventions import resize
 from localscale.errors import ConfigError, LocalScaleError, ShapeError, SiteError
-from localscale.warp import scale, unscale
+from localscale.maps.base import Map
+from localscale.warp import unscale
 
 __all__ = ["AdaptedModel", "adapt"]
 
 
 def adapt(
-    model: nn.Module, config: DECConfig | None = None, *, input_size: tuple[int, int, int] | None = None
+    model: nn.Module,
+    config: DECConfig | dict[str, Any] | str | Path | None = None,
+    *,
+    input_size: tuple[int, int, int] | None = None,
 ) -> AdaptedModel:
     """Make ``model`` canonicalize the features at ``config.sites``; before training its outputs do not change.
 
@@ -33,17 +42,18 @@ def adapt(
 
     Args:
         model: any network whose first argument is a batch of images: timm, transformers, torchvision, or your own.
-        config: the sites and settings; by default the paper's DEC at the input.
+        config: the sites and settings, as a ``DECConfig``, a dictionary of its fields, or the path of a JSON file; by
+            default the size equilibrium at the input.
         input_size: (channels, height, width) of the trial run that finds feature shapes; by default the size that
             ``model`` declares, else 224 × 224.
 
     >>> import timm
-    >>> model = adapt(timm.create_model("vit_tiny_patch16_224"), DECConfig(sites=("input", "blocks.0"), knots=(6, 4)))
+    >>> model = adapt(timm.create_model("vit_tiny_patch16_224"))
     >>> logits, report = model(torch.rand(2, 3, 224, 224), return_report=True)
-    >>> report["blocks.0"].map.knots, report["input"].converged
-    ((4, 4), tensor([True, True]))
+    >>> report["input"].map.knots, report["input"].converged
+    ((14, 14), tensor([True, True]))
     """
-    config = config or DECConfig()
+    config = DECConfig.of(config)
     if not isinstance(model, nn.Module):
         raise SiteError(f"cannot adapt a {type(model).__name__}; expected a torch.nn.Module")
     if any(isinstance(module, AdaptedModel | AdaptedSite) for module in model.modules()):
@@ -55,13 +65,24 @@ def adapt(
 class AdaptedModel(nn.Module):
     """A base model with canonicalizers at its sites, as ``adapt`` returns it.
 
-    ``base`` is the model given to ``adapt``; ``canonicalizers`` maps each site's path to its canonicalizer.
+    ``base`` is the model given to ``adapt``, ``dec_config`` the configuration, and ``canonicalizers`` maps each site's
+    path to its canonicalizer. Other attributes are those of ``base``, for example ``config`` and ``device`` of a
+    transformers model, ``num_classes`` and ``forward_features`` of a timm model.
+
+    ``preprocessing`` says how images become the model's input, where the base declares it.
+
+    >>> import timm
+    >>> model = adapt(timm.create_model("resnet18", num_classes=37))
+    >>> model.num_classes, model.dec_config.mode
+    (37, 'invariant')
     """
 
     def __init__(self, base: nn.Module, config: DECConfig, sites: list[Site], input_size: tuple[int, int, int]) -> None:
         super().__init__()
-        self.config, self.sites, self.input_size = config, sites, input_size
-        self.input_name = next(iter(inspect.signature(base.forward).parameters), "")
+        self.dec_config, self.sites, self.input_size = config, sites, input_size
+        self.input_names = tuple(inspect.signature(base.forward).parameters)
+        self.input_name = self.input_names[0] if self.input_names else ""
+        self.preprocessing = Preprocessing.of(base, input_size=input_size)
         self.channel = Channel()
         self.base_checksums = checksums(base)
         self.base = base
@@ -78,12 +99,27 @@ class AdaptedModel(nn.Module):
                 self.adapted[site.path] = AdaptedSite(wrapped, canonicalizer, site, self.channel, input_size[1:])
                 _replace(base, site.path, self.adapted[site.path])
 
+    def __getattr__(self, name: str) -> Any:
+        """Look up attributes that this class lacks in the base model."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            base = self.__dict__.get("_modules", {}).get("base")
+            if base is None or name.startswith("__"):  # special methods of the base, such as __deepcopy__, are its own
+                raise
+        try:
+            return getattr(base, name)
+        except AttributeError as error:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}, nor has its base {type(base).__name__!r}"
+            ) from error
+
     def _canonicalizer(self, index: int, site: Site) -> Canonicalizer:
-        at_image = site.path == INPUT or self.config.source == "image"
+        at_image = site.path == INPUT or self.dec_config.source == "image"
         channels = self.input_size[0] if at_image else site.channels
         assert channels is not None
-        detached = site.path in self.config.detached
-        return Canonicalizer(channels, self.config.knots_at(index), self.config, detached=detached)
+        detached = site.path in self.dec_config.detached
+        return Canonicalizer(channels, self.dec_config.knots_at(index), self.dec_config, detached=detached)
 
     @property
     def canonicalizers(self) -> dict[str, Canonicalizer]:
@@ -93,37 +129,87 @@ class AdaptedModel(nn.Module):
             found[INPUT] = self.input_canonicalizer
         return {site.path: found[site.path] for site in self.sites if site.path in found}
 
-    def forward(self, *args: Any, return_report: bool = False, **kwargs: Any) -> Any:
-        """Return the base model's output on canonicalized features; the arguments are those of the base model.
+    def forward(
+        self, *args: Any, pixel_values: Any = None, labels: Any = None, return_report: bool = False, **kwargs: Any
+    ) -> Any:
+        """Return the base model's output on canonicalized features.
+
+        The arguments are those of the base model. The images are its first argument, or ``pixel_values``: a tensor
+        ``(B, C, H, W)``, or for detectors a list of tensors ``(C, H, W)`` of any sizes.
+
+        With the site ``"input"`` in mode ``"equivariant"``, the output is scaled back from the canonical forms to the
+        images, and ``labels`` that are maps of pixels, or ``targets`` with boxes, are brought to the canonical forms,
+        so that the base model's own loss compares like with like.
 
         With ``return_report=True`` also return a dictionary from site path to ``SiteReport``.
         """
         if self.input_canonicalizer is None and not self.adapted:
             raise SiteError("this adapted model was unwrapped; call adapt on its base again")
-        key, image = self._image(args, kwargs)
+        if pixel_values is not None and "pixel_values" in self.input_names:
+            kwargs["pixel_values"] = pixel_values
+        elif pixel_values is not None:
+            args = (pixel_values, *args)
+        if labels is not None:
+            kwargs["labels"] = labels
+        key, images = self._images(args, kwargs)
         report: dict[str, SiteReport] = {}
         if self.channel.disabled:
             output = self.base(*args, **kwargs)
         else:
-            output, report = self._canonical_forward(key, image, args, kwargs)
+            output, report = self._canonical_forward(key, images, args, kwargs)
         return (output, report) if return_report else output
 
     def _canonical_forward(
-        self, key: int | str, image: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, key: int | str, images: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, SiteReport]]:
-        current = Pass(image)
+        batched = isinstance(images, Tensor)
+        current = Pass(images if batched else self._resized(images))
         outer, self.channel.current = self.channel.current, current
         try:
-            if self.input_canonicalizer is not None:
-                current.report[INPUT] = self.input_canonicalizer(image)
-                canonical = unscale(image, current.report[INPUT].applied)
-                args, kwargs = replace_feature(args, kwargs, key, canonical)
+            if self.input_canonicalizer is None:
+                return self._call_base(current, args, kwargs), current.report
+            report = current.report[INPUT] = self.input_canonicalizer(current.image)
+            m = report.applied
+            if batched:
+                canonical = unscale(images, m)
+            else:
+                canonical = type(images)(unscale(image[None], m[index])[0] for index, image in enumerate(images))
+            args, kwargs = replace_feature(args, kwargs, key, canonical)
+            args, kwargs = self._canonical_labels(args, kwargs, m, images)
             output = self._call_base(current, args, kwargs)
         finally:
             self.channel.current = outer
-        if self.input_canonicalizer is not None and self.config.mode == "equivariant":
-            output = _scale_output_back(output, current.report[INPUT])
+        if self.dec_config.mode == "equivariant":
+            output = scale_answer(output, m, images)
         return output, current.report
+
+    def _canonical_labels(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], m: Map, images: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        named = [*zip(self.input_names, args, strict=False), *kwargs.items()]
+        for index, (name, value) in enumerate(named):
+            if not has_places(name, value):
+                continue
+            if self.dec_config.mode == "invariant":
+                warnings.warn(
+                    f'{name} have places in the image, but with mode="invariant" the base model compares them with its '
+                    'canonical form; adapt the model with DECConfig(mode="equivariant")',
+                    stacklevel=5,
+                )
+                continue
+            key = index if index < len(args) else name
+            args, kwargs = replace_feature(args, kwargs, key, unscale_labels(value, m, images))
+        return args, kwargs
+
+    def _resized(self, images: Sequence[Tensor]) -> Tensor:
+        """Return images of any sizes as a batch in which canonicalizers find maps; a map is for all sizes."""
+        if self.dec_config.source == "image" and self.adapted:
+            raise SiteError(
+                'source="image" needs images of one size at latent sites, because a detector pads them to one batch; '
+                f'use source="latent" at {next(iter(self.adapted))}'
+            )
+        _, height, width = self.input_size
+        return torch.cat([resize(image[None], height, width) for image in images])
 
     def _call_base(self, current: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or current.image_size == self.input_size[1:]:
@@ -139,18 +225,25 @@ class AdaptedModel(nn.Module):
                 f"it was adapted with {self.input_size[1]}×{self.input_size[2]}"
             ) from error
 
-    def _image(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Tensor]:
+    def _images(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Any]:
+        """Return the images, a tensor or a sequence of tensors, and their position or name among the arguments."""
         named = {self.input_name: kwargs[self.input_name]} if self.input_name in kwargs else kwargs
+        key, first = (0, args[0]) if args else next(iter(named.items()), ("", None))
+        if isinstance(first, list | tuple) and first and all(isinstance(image, Tensor) for image in first):
+            for image in first:
+                self._check(image, f"({self.input_size[0]}, height, width)")
+            return key, first
         found = split_feature(args, named)
         if found is None:
             raise ShapeError(
                 "the model was called without an image tensor; expected a (batch, channels, height, width) tensor"
             )
-        key, image = found
-        if image.dim() != 4 or image.shape[1] != self.input_size[0]:
-            raise ShapeError(
-                f"images have shape {tuple(image.shape)}; expected (batch, {self.input_size[0]}, height, width)"
-            )
+        self._check(found[1], f"(batch, {self.input_size[0]}, height, width)")
+        return found
+
+    def _check(self, image: Tensor, expected: str) -> None:
+        if image.dim() != expected.count(",") + 1 or image.shape[-3] != self.input_size[0]:
+            raise ShapeError(f"images have shape {tuple(image.shape)}; expected {expected}")
         if not image.is_floating_point():
             raise ShapeError(
                 f"images have dtype {image.dtype}; expected floating-point images, normalised as for the backbone"
@@ -161,7 +254,6 @@ class AdaptedModel(nn.Module):
                 f"images are {image.dtype} and {type(self.base).__name__} is {weight.dtype}; "
                 f"call it with images.to({weight.dtype}), or inside torch.autocast"
             )
-        return key, image
 
     def size_loss(self, images: Tensor) -> Tensor:
         """Return the loss that teaches the input's ``SizeNetwork`` the sizes of things in ``images``, without labels.
@@ -169,8 +261,7 @@ class AdaptedModel(nn.Module):
         Add it to the task's loss in your own loop. ``ls.learn_sizes`` minimises this loss alone.
 
         >>> import timm
-        >>> config = DECConfig(knots=8, update="compose", network="sizes")
-        >>> model = adapt(timm.create_model("resnet18"), config)
+        >>> model = adapt(timm.create_model("resnet18"))
         >>> model.size_loss(torch.rand(4, 3, 64, 64)).backward()
         """
         return self.size_canonicalizer().size_loss(images).loss
@@ -180,7 +271,7 @@ class AdaptedModel(nn.Module):
         if self.input_canonicalizer is None or not isinstance(self.input_canonicalizer.network, SizeEstimator):
             raise ConfigError(
                 'sizes are learned at the site "input" with a SizeNetwork; adapt the model with '
-                'DECConfig(sites=("input",), knots=14, update="compose", network="sizes")'
+                "DECConfig(), the default"
             )
         return self.input_canonicalizer
 
@@ -208,26 +299,112 @@ class AdaptedModel(nn.Module):
         self.adapted.clear()
         return self.base
 
+    def freeze_base(self) -> None:
+        """Freeze the parameters of the base model, not those of the canonicalizers; ``unfreeze_base`` undoes it.
+
+        To train the head all the same, call ``model.base.get_classifier().requires_grad_(True)`` afterwards. In
+        training mode, batch norms of the base still update their statistics; ``model.base.eval()`` stops that.
+
+        >>> import timm
+        >>> model = adapt(timm.create_model("resnet18"))
+        >>> model.freeze_base()
+        >>> model.print_trainable_parameters()
+        trainable parameters: 352,961 of 12,042,473 (2.93 %)
+        """
+        self._train_base(False)
+
+    def unfreeze_base(self) -> None:
+        """Make all floating-point parameters of the base model trainable."""
+        self._train_base(True)
+
+    def _train_base(self, trainable: bool) -> None:
+        own = {id(parameter) for c in self.canonicalizers.values() for parameter in c.parameters()}
+        for parameter in self.base.parameters():  # canonicalizers of latent sites are inside the base
+            if id(parameter) not in own and parameter.is_floating_point():
+                parameter.requires_grad_(trainable)
+
+    def print_trainable_parameters(self) -> None:
+        """Print how many parameters are trainable, of how many."""
+        counts = [(parameter.numel(), parameter.requires_grad) for parameter in self.parameters()]
+        total, trainable = sum(n for n, _ in counts), sum(n for n, trains in counts if trains)
+        print(f"trainable parameters: {trainable:,} of {total:,} ({100 * trainable / max(total, 1):.2f} %)")
+
     def base_state(self) -> dict[str, Tensor]:
         """Return the base model's parameters and buffers under their original names."""
         return _plain_state(self.base)
 
-    def save_pretrained(self, folder: str | Path) -> None:
+    def save_pretrained(
+        self, folder: str | Path, *, results: dict[str, Any] | None = None, include_base: bool = False
+    ) -> None:
         """Write ``config.json``, ``model.safetensors`` and a model card.
 
         The weights are those of the canonicalizers, and all tensors of the base that changed since ``adapt``, for
-        example those of a trained head.
+        example those of a trained head, or that its library does not publish.
+
+        Args:
+            folder: the folder to write to.
+            results: what was measured, as names and numbers, for the model card; nested dictionaries are allowed.
+            include_base: save all tensors of the base, for example if its weights are your own.
         """
         from localscale.adaptation.storage import save
 
-        save(self, Path(folder))
+        save(self, Path(folder), results=results, include_base=include_base)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        results: dict[str, Any] | None = None,
+        include_base: bool = False,
+        private: bool | None = None,
+        token: str | None = None,
+        message: str = "Upload with localscale",
+    ) -> str:
+        """Save the model to the Hugging Face Hub as ``repo_id``, ``"user/name"``; return its address.
+
+        ``results`` and ``include_base`` are those of ``save_pretrained``. A new repository is public unless
+        ``private``. Log in first, with ``hf auth login``, or pass a ``token``.
+
+        >>> import timm
+        >>> model = adapt(timm.create_model("resnet18"))
+        >>> model.push_to_hub("me/resnet18-dec", results={"accuracy": 0.93})  # doctest: +SKIP
+        'https://huggingface.co/me/resnet18-dec'
+        """
+        from localscale.adaptation.hub import upload
+        from localscale.adaptation.storage import save
+
+        with tempfile.TemporaryDirectory() as folder:
+            save(self, Path(folder), results=results, include_base=include_base, address=repo_id)
+            return upload(Path(folder), repo_id, private=private, token=token, message=message)
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, base_model: nn.Module) -> AdaptedModel:
-        """Adapt ``base_model`` with the configuration saved in ``folder``, and load the weights."""
-        from localscale.adaptation.storage import load
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        base_model: nn.Module | None = None,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+    ) -> AdaptedModel:
+        """Load a model that ``save_pretrained`` or ``push_to_hub`` wrote.
 
-        return load(Path(folder), base_model)
+        Args:
+            source: a folder, or ``"user/name"`` on the Hugging Face Hub.
+            base_model: the model to adapt, with the weights it had before ``adapt``; by default a model of timm,
+                transformers or torchvision is built again, and its published weights are downloaded if needed.
+            revision: a branch, tag or commit on the hub.
+            token: a token for private models on the hub.
+
+        >>> model = AdaptedModel.from_pretrained("me/resnet18-dec")  # doctest: +SKIP
+        """
+        from localscale.adaptation.hub import download
+        from localscale.adaptation.origin import HUB_ID
+        from localscale.adaptation.storage import FILES, load
+
+        folder = Path(source)
+        if isinstance(source, str) and not folder.exists() and HUB_ID.fullmatch(source):
+            folder = download(source, FILES, revision=revision, token=token)
+        return load(folder, base_model, token=token)
 
 
 def _first_weight(model: nn.Module) -> Tensor:
@@ -262,13 +439,3 @@ def checksum(tensor: Tensor) -> int:
     """Return the CRC-32 of a tensor's bytes."""
     raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return zlib.crc32(raw.numpy().data) if raw.numel() else 0
-
-
-def _scale_output_back(output: Any, report: SiteReport) -> Any:
-    if not isinstance(output, Tensor) or output.dim() != 4:
-        kind = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise SiteError(
-            f'mode="equivariant" at the input scales the output back, but the model returned {kind}; '
-            'expected (batch, classes, height, width), or use mode="invariant"'
-        )
-    return scale(output, report.applied)

@@ -12,7 +12,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from localscale.adaptation.card import write_card
 from localscale.adaptation.model import AdaptedModel, adapt, checksum
+from localscale.adaptation.origin import PASS_BASE, Origin, find_origin, new_tensors
+from localscale.adaptation.preprocessing import Preprocessing
 from localscale.canonicalizer import DECConfig
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError, near_misses
 from localscale.files import write_all
@@ -21,32 +24,52 @@ from localscale.machine import versions
 __all__ = ["load", "save"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FILES = (CONFIG, WEIGHTS)  # what loading needs
 FORMAT = 2
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "transformers", "safetensors")
 FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versions")
 
 
-def save(model: AdaptedModel, folder: Path) -> None:
-    """Write the three files of ``AdaptedModel.save_pretrained``."""
+def save(
+    model: AdaptedModel,
+    folder: Path,
+    *,
+    results: dict[str, Any] | None,
+    include_base: bool,
+    address: str = "this/folder",
+) -> None:
+    """Write the three files of ``AdaptedModel.save_pretrained``; ``address`` is where the card says they are."""
     tensors = {
         f"canonicalizers.{path}.{name}": tensor
         for path, canonicalizer in model.canonicalizers.items()
         for name, tensor in canonicalizer.state_dict().items()
     }
-    base = model.base_state()
-    changed = {name for name, tensor in base.items() if checksum(tensor) != model.base_checksums.get(name)}
-    tensors |= {f"base.{name}": base[name] for name in sorted(changed)}
+    base, origin = model.base_state(), find_origin(model.base)
+    saved = {name for name, tensor in base.items() if checksum(tensor) != model.base_checksums.get(name)}
+    if include_base or (origin.library and origin.weights is None):  # nothing else holds these tensors
+        saved = set(base)
+    elif origin.library:
+        saved |= new_tensors(model.base, set(base))
+    tensors |= {f"base.{name}": base[name] for name in sorted(saved)}
     description = {
         "format": FORMAT,
-        "config": model.config.to_dict(),
+        "config": model.dec_config.to_dict(),
         "input_size": list(model.input_size),
-        "base_model": _name_of(model.base),
-        "base_digest": _digest({name: crc for name, crc in model.base_checksums.items() if name not in changed}),
+        "base_model": {"class": f"{type(model.base).__module__}.{type(model.base).__qualname__}", **origin.to_dict()},
+        "base_digest": _digest({name: crc for name, crc in model.base_checksums.items() if name not in saved}),
+        "preprocessing": None if model.preprocessing is None else model.preprocessing.to_dict(),
+        "results": results,
         "versions": versions(PACKAGES),
     }
+    try:
+        config = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"results cannot be written as JSON ({error}); expected a dictionary of finite numbers and texts"
+        ) from error
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    card, config = _card(model, description, len(changed)), json.dumps(description, indent=2) + "\n"
+    card = write_card(model, description, origin, len(saved), address)
     write_all(
         {
             folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
@@ -56,13 +79,21 @@ def save(model: AdaptedModel, folder: Path) -> None:
     )
 
 
-def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
-    """Adapt ``base_model`` with the configuration in ``folder`` and load the weights; an error leaves it unchanged."""
+def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None) -> AdaptedModel:
+    """Adapt ``base_model`` with the configuration in ``folder`` and load the weights; an error leaves it unchanged.
+
+    Without ``base_model`` it is built as ``folder`` describes.
+    """
     description = _read_description(folder)
     tensors = _read_tensors(folder / WEIGHTS)
+    rebuilt = base_model is None
+    if base_model is None:
+        base_model = _build_base(description, tensors, folder, token)
     made_for = description["base_model"]["class"]
     try:
         config = DECConfig.from_dict(description["config"])
+        preprocessing = description.get("preprocessing")
+        preprocessing = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
         model = adapt(base_model, config, input_size=tuple(description["input_size"]))
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG} holds a configuration this version cannot use: {error}") from error
@@ -74,6 +105,11 @@ def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
         targets = _find_targets(model, tensors, folder, made_for)
         given = {name: crc for name, crc in model.base_checksums.items() if f"base.{name}" not in tensors}
         if _digest(given) != description["base_digest"]:
+            if rebuilt:
+                raise CheckpointError(
+                    f"the weights {description['base_model']['weights']} are not the ones {folder} was trained with; "
+                    f"{PASS_BASE}, or save the model again with include_base=True"
+                )
             warnings.warn(
                 f"the base model's weights are not the ones {folder} was trained with "
                 f"({description['base_model']['name']}); load those before calling from_pretrained",
@@ -88,7 +124,22 @@ def load(folder: Path, base_model: nn.Module) -> AdaptedModel:
     # Loaded tensors count as changed, so that saving the model again writes them again.
     for name in tensors:
         model.base_checksums.pop(name.removeprefix("base."), None)
+    model.preprocessing = preprocessing or model.preprocessing
     return model
+
+
+def _build_base(description: dict[str, Any], tensors: dict[str, Tensor], folder: Path, token: str | None) -> nn.Module:
+    """Build the base model; its published weights are loaded only if ``tensors`` does not hold all of them."""
+    origin = Origin.from_dict(description["base_model"], folder / CONFIG)
+    base = origin.build(weights=False)
+    lacking = [name for name in base.state_dict() if f"base.{name}" not in tensors]
+    if not lacking:
+        return base
+    if origin.weights is None:
+        raise CheckpointError(
+            f"{folder / WEIGHTS} lacks {len(lacking)} tensors of {origin.name}, such as {lacking[0]}; {PASS_BASE}"
+        )
+    return origin.build(weights=True, token=token)
 
 
 def _find_targets(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> dict[str, Tensor]:
@@ -163,46 +214,3 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 def _digest(checksums: dict[str, int]) -> str:
     text = json.dumps(sorted(checksums.items()))
     return f"{checksum(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)):08x}"
-
-
-def _name_of(base: nn.Module) -> dict[str, str]:
-    """Return the base model's class, and its name in its own library."""
-    cls = f"{type(base).__module__}.{type(base).__qualname__}"
-    pretrained, config = getattr(base, "pretrained_cfg", None), getattr(base, "config", None)
-    name = pretrained.get("architecture") if isinstance(pretrained, dict) else getattr(config, "_name_or_path", None)
-    return {"class": cls, "name": name or type(base).__name__}
-
-
-def _card(model: AdaptedModel, description: dict[str, Any], changed: int) -> str:
-    name = description["base_model"]["name"]
-    learned = sum(p.numel() for c in model.canonicalizers.values() for p in c.parameters())
-    sites = ", ".join(f"`{site}`" for site in model.sites)
-    made_with = ", ".join(f"{package} {version}" for package, version in description["versions"].items())
-    return f"""---
-library_name: localscale
-base_model: {name}
-tags: [local-scale-equivariance, canonicalization, deep-equilibrium]
----
-
-# {name} with deep equilibrium canonicalizers
-
-{name}, adapted with [localscale](https://pypi.org/project/localscale/) so that its outputs change less when parts of an
-image change size.
-
-| | |
-|---|---|
-| sites | {sites} |
-| family, update | {model.config.family}, {type(model.config.update).__name__.lower()} |
-| mode, source | {model.config.mode}, {model.config.source} |
-| canonicalizer parameters | {learned:,} |
-| base tensors that differ from the base model | {changed} |
-
-```python
-import localscale as ls
-
-model = ls.AdaptedModel.from_pretrained("this/folder", base_model)  # base_model: {name} with its own weights
-logits = model(images)
-```
-
-Made with {made_with}.
-"""

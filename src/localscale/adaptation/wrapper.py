@@ -28,9 +28,9 @@ def split_feature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | 
 
 
 def replace_feature(
-    args: tuple[Any, ...], kwargs: dict[str, Any], key: int | str, value: Tensor
+    args: tuple[Any, ...], kwargs: dict[str, Any], key: int | str, value: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with ``value`` in place of the tensor that ``split_feature`` found."""
+    """Return the arguments with ``value`` in place of the one at position or name ``key``."""
     if isinstance(key, int):
         return (*args[:key], value, *args[key + 1 :]), kwargs
     return args, {**kwargs, key: value}

@@ -7,14 +7,16 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from localscale.canonicalizer.interfaces import NetworkSettings, Update
 from localscale.canonicalizer.network import ConvNetwork
 from localscale.canonicalizer.networks import NETWORKS
 from localscale.canonicalizer.site import Site
-from localscale.canonicalizer.updates import UPDATES, Direct
-from localscale.equilibrium import GRADIENTS, POLICIES, SOLVERS, Anderson, Gradient, Implicit, Solver
+from localscale.canonicalizer.sizes import SizeNetwork
+from localscale.canonicalizer.updates import UPDATES, Compose, Direct
+from localscale.equilibrium import GRADIENTS, POLICIES, SOLVERS, Anderson, Gradient, Implicit, Picard, Solver
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.base import knot_pair
 from localscale.maps.build import FAMILIES
@@ -41,45 +43,49 @@ REGISTRIES: dict[str, dict[str, type[Any]]] = {
 class DECConfig:
     """The sites of canonicalizers in a network, and all their settings.
 
-    ``update``, ``network``, ``solver`` and ``gradient`` are values such as ``Anderson(max_steps=8)``; the registered
-    name of a value, such as ``"anderson"``, stands for the value with its defaults.
+    The defaults are the size equilibrium, which scales the things in an image to one size; ``DECConfig.paper()`` is
+    the paper's DEC. ``update``, ``network``, ``solver`` and ``gradient`` are values such as ``Anderson(max_steps=8)``;
+    the registered name of a value, such as ``"anderson"``, stands for the value with its defaults.
 
     Args:
         sites: dotted module paths (or ``Site`` objects); ``"input"`` is the image itself.
         knots: control points along an axis, for all sites; or a tuple with one entry per site, each an integer or a
             pair (along x, along y).
         family: ``"grid"`` (App. A2.2) or ``"separable"``.
-        update: ``Direct()`` (the paper's DEC), ``Compose()`` (l ∘ δ, equivariant) or ``Descent(step_size)``
-            (Eq. deq_cano); also ``"direct"``, ``"compose"`` or ``"descent"``.
+        update: ``Compose()`` (l ∘ δ, equivariant), ``Direct()`` (the paper's DEC) or ``Descent(step_size)``
+            (Eq. deq_cano); also ``"compose"``, ``"direct"`` or ``"descent"``. A ``SizeNetwork`` needs ``Compose()``.
         source: where a site's map comes from, its own feature (``"latent"``) or the image (``"image"``).
         mode: ``"invariant"`` M(S⁻¹(F)), or ``"equivariant"`` S(M(S⁻¹(F))).
-        network: ``ConvNetwork(channels, resolution)``.
-        temperature: divides the bounded raw parameters; lower means stronger warps are possible.
+        network: ``SizeNetwork(…)``, which learns the sizes of things without labels, or ``ConvNetwork(…)``, the
+            paper's, which learns from the task; also ``"sizes"`` or ``"conv"``.
+        temperature: divides the bounded raw parameters of a ``ConvNetwork``; lower means stronger warps are possible.
         guard: smallest Jacobian determinant of a ``grid`` map; ``None`` lets maps fold.
-        solver: ``Anderson(…)`` or ``Picard(…)``; the residual is measured on the map's coordinates.
+        solver: ``Picard(…)`` or ``Anderson(…)``; the residual is measured on the map's coordinates. The default takes
+            six steps, without host synchronisation and warnings; the report says which images converged.
         gradient: ``Implicit()``, ``Phantom(k)`` or ``Unrolled()``; also ``"implicit"``, ``"phantom(3)"`` or
             ``"unrolled"``.
-        on_failure: ``"warn"``, ``"raise"`` or ``"identity"`` when the solver does not converge for an image.
+        on_failure: ``"warn"``, ``"raise"`` or ``"identity"`` when the solver does not converge for an image. A solver
+            with ``fixed_steps=True`` never warns or raises.
         detached: sites where features are moved by maps without a gradient. Their canonicalizers learn only from
             losses on the reported maps (equivariance supervision), not from the task.
 
-    >>> config = DECConfig(sites=("input", "blocks.0"), knots=(6, 4), update="compose")
-    >>> config.update, config.solver.max_steps
-    (Compose(), 20)
+    >>> DECConfig().update, DECConfig().solver.max_steps
+    (Compose(), 6)
+    >>> config = DECConfig(knots=10, network=SizeNetwork(target=0.3))
     >>> DECConfig.from_json(config.to_json()) == config
     True
     """
 
     sites: tuple[AnySite, ...] = ("input",)
-    knots: int | tuple[int | tuple[int, int], ...] = 6
+    knots: int | tuple[int | tuple[int, int], ...] = 14
     family: str = "grid"
-    update: Update = Direct()  # noqa: RUF009 (frozen values)
+    update: Update = Compose()  # noqa: RUF009 (frozen values)
     source: str = "latent"
     mode: str = "invariant"
-    network: NetworkSettings = ConvNetwork()  # noqa: RUF009
+    network: NetworkSettings = SizeNetwork()  # noqa: RUF009
     temperature: float = 1.0
-    guard: float | None = 0.1
-    solver: Solver = Anderson(max_steps=20, tolerance=1e-4)  # noqa: RUF009
+    guard: float | None = 0.03
+    solver: Solver = Picard(max_steps=6, tolerance=1e-3, fixed_steps=True)  # noqa: RUF009
     gradient: Gradient = Implicit()  # noqa: RUF009
     on_failure: str = "warn"
     detached: tuple[str, ...] = ()
@@ -118,7 +124,41 @@ class DECConfig:
         if self.on_failure == "raise" and self.solver.fixed_steps:
             raise ConfigError(
                 'on_failure="raise" reads the result on the host, which a solver with fixed_steps=True never does; '
-                'use "warn" or "identity"'
+                'use "warn" or "identity", or a solver without it, such as solver=Picard(max_steps=6, tolerance=1e-3)'
+            )
+        if isinstance(self.network, SizeNetwork):
+            self._check_sizes()
+
+    @classmethod
+    def paper(cls, **changes: Any) -> DECConfig:
+        """Return the paper's DEC, with the fields in ``changes`` replaced.
+
+        Its network predicts the next map from the look through the current one, and learns from the task alone.
+
+        >>> DECConfig.paper(sites=("input", "blocks.0"), knots=(6, 4)).update
+        Direct()
+        """
+        values: dict[str, Any] = {
+            "knots": 6,
+            "update": Direct(),
+            "network": ConvNetwork(),
+            "guard": 0.1,
+            "solver": Anderson(max_steps=20, tolerance=1e-4),
+        }
+        return cls(**values | changes)
+
+    def _check_sizes(self) -> None:
+        """Raise ``ConfigError`` if a ``SizeNetwork`` cannot serve the update or the family."""
+        if not isinstance(self.update, Compose):
+            kind = describe(self.update, UPDATES)["kind"]
+            raise ConfigError(
+                f"update is {self.update}, and the network is a SizeNetwork, which corrects a map step by step; use "
+                f'update="compose", or the paper\'s network: DECConfig.paper(update="{kind}")'
+            )
+        if self.family != "grid":
+            raise ConfigError(
+                f"family is {self.family!r}, and the network is a SizeNetwork, which makes grid maps; use "
+                f'family="grid", or the paper\'s network: DECConfig.paper(family="{self.family}")'
             )
 
     def knots_at(self, index: int) -> tuple[int, int]:
@@ -144,6 +184,26 @@ class DECConfig:
             return cls(**values)
         except TypeError as error:
             raise ConfigError(f"a configuration value has the wrong type: {error}") from error
+
+    @classmethod
+    def of(cls, settings: DECConfig | dict[str, Any] | str | Path | None) -> DECConfig:
+        """Return the settings given as a ``DECConfig``, a dictionary or the path of a JSON file; None: the defaults.
+
+        >>> DECConfig.of({"knots": 10}) == DECConfig(knots=10)
+        True
+        """
+        if isinstance(settings, DECConfig):
+            return settings
+        if not isinstance(settings, str | Path):
+            return cls() if settings is None else cls.from_dict(settings)
+        try:
+            text = Path(settings).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"no configuration can be read from {settings} ({getattr(error, 'strerror', None) or error}); "
+                "expected a DECConfig, a dictionary, or the path of a JSON file that DECConfig.to_json wrote"
+            ) from error
+        return cls.from_json(text)
 
     def to_json(self) -> str:
         """Return the settings as a JSON text."""

@@ -47,7 +47,7 @@ def has_kernels(config: DECConfig, features: Tensor) -> bool:
         and isinstance(config.network, ConvNetwork)
         and isinstance(config.solver, Anderson | Picard)
     )
-    return known and features.dtype != torch.float64 and len(features) > 0 and kernels.available(features)
+    return known and features.dtype != torch.float64 and features.shape[0] > 0 and kernels.available(features)
 
 
 def has_gradient_kernels(config: DECConfig, working_copy: Tensor, knots: tuple[int, int]) -> bool:

@@ -18,7 +18,7 @@ from localscale.maps.base import FamilyMap, Map
 from localscale.maps.grid import GridMap
 from localscale.warp import unscale
 
-__all__ = ["Looks", "WorkingCopy", "pyramid"]
+__all__ = ["Looks", "WorkingCopy", "levels_for", "pyramid"]
 
 SPARE_LEVELS = 2  # levels for maps that shrink things, by up to 2²
 
@@ -45,11 +45,16 @@ def _is_identity(m: FamilyMap) -> bool:
     return may_read and isinstance(m, GridMap) and not m.moves.any()
 
 
+def levels_for(source_size: tuple[int, int], size: tuple[int, int]) -> int:
+    """Return how many levels of a pyramid looks of ``size`` (h, w) may need, the source of ``source_size`` included."""
+    shrinking = max(source_size[0] / size[0], source_size[1] / size[1])
+    return 1 + max(0, math.ceil(math.log2(shrinking))) + SPARE_LEVELS
+
+
 def pyramid(source: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
     """Return ``source`` ``(B, C, H, W)`` and halved copies of it, as many as looks of ``size`` (h, w) may need."""
-    halvings = max(0, math.ceil(math.log2(max(source.shape[-1] / size[1], source.shape[-2] / size[0])))) + SPARE_LEVELS
     levels = [source]
-    for _ in range(halvings):
+    for _ in range(levels_for((source.shape[-2], source.shape[-1]), size) - 1):
         height, width = (max(1, -(-side // 2)) for side in levels[-1].shape[-2:])
         levels.append(resize(levels[-1], height, width))
     return tuple(levels)

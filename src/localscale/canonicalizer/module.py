@@ -22,12 +22,13 @@ from localscale.canonicalizer.kernel_solver import (
 )
 from localscale.canonicalizer.looks import Looks, WorkingCopy, pyramid
 from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, Pools, working_size
+from localscale.canonicalizer.size_kernels import has_size_kernels, solve_sizes_with_kernels
 from localscale.canonicalizer.size_loss import SizeLoss, size_loss
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Anderson, Picard, Solver, fixed_point
 from localscale.equilibrium.fixed_point import report_failures
-from localscale.equilibrium.solver import Function
+from localscale.equilibrium.solver import Estimate, Function
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.base import FamilyMap, Map
 from localscale.maps.build import family_of, identity_map
@@ -67,7 +68,7 @@ class SiteReport:
 
     def _sizes(self, m: Map) -> tuple[Tensor, Tensor]:
         if self.estimate is None:
-            raise ConfigError('this site estimates no sizes; adapt the model with network="sizes"')
+            raise ConfigError("this site estimates no sizes; adapt the model with DECConfig(), the default")
         with torch.no_grad():
             return self.estimate(m)
 
@@ -105,7 +106,15 @@ class Canonicalizer(nn.Module):
         with _full_precision(features.device.type):
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
                 return self._solve_with_kernels(features)
+            if not self._needs_gradient(features):
+                source, size = self._source(features)
+                if has_size_kernels(self.config, self.network, source, size):
+                    return self._solve_sizes_with_kernels(source, size)
             return self._solve(self.looks(features))
+
+    def _needs_gradient(self, features: Tensor) -> bool:
+        asked = features.requires_grad or any(parameter.requires_grad for parameter in self.network.parameters())
+        return torch.is_grad_enabled() and asked
 
     def _solve(self, looks: WorkingCopy | Looks) -> SiteReport:
         family = family_of(self.config.family)
@@ -132,14 +141,14 @@ class Canonicalizer(nn.Module):
         )
         found = family.from_state(solution.value, self.knots)
         estimate = None
-        if isinstance(network, SizeEstimator):
-            estimate = functools.partial(_sizes_through, network, looks)
+        if isinstance(network, SizeEstimator) and isinstance(looks, Looks):
+            estimate = functools.partial(_sizes_in, network, looks.source, looks.size)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached, estimate)
 
     def size_loss(self, features: Tensor, *, update_trust: bool = True) -> SizeLoss:
         """Return the loss that teaches a ``SizeNetwork`` the sizes of things in ``features``, without labels."""
         if not isinstance(self.network, SizeEstimator):
-            raise ConfigError('only a SizeNetwork learns sizes; adapt the model with network="sizes"')
+            raise ConfigError("only a SizeNetwork learns sizes; adapt the model with DECConfig(), the default")
         source, size = self._source(features)
         with _full_precision(features.device.type):
             return size_loss(self.network, source, size, update_trust=update_trust)
@@ -150,12 +159,21 @@ class Canonicalizer(nn.Module):
         estimate = solve_with_kernels(
             self.network, features, self.knots, self.config, self.solver, resolution=self.resolution
         )
+        return self._report(estimate)
+
+    def _solve_sizes_with_kernels(self, source: Tensor, size: tuple[int, int]) -> SiteReport:
+        with torch.no_grad():
+            estimate = solve_sizes_with_kernels(self.network, source, size, self.config)
+        return self._report(estimate, functools.partial(_sizes_in, self.network, source, size))
+
+    def _report(self, estimate: Estimate, sizes: Callable[[Map], tuple[Tensor, Tensor]] | None = None) -> SiteReport:
+        """Return the report of a solve by kernels."""
         displacements = estimate.value  # zero, the identity, if no step of an image was finite
         if self.config.on_failure == "identity":
             displacements = torch.where(estimate.converged[:, None], displacements, 0.0)
         report_failures(estimate, self.solver, self.config.on_failure)
         found = GridMap(displacements.view(-1, 2, self.knots[1], self.knots[0]))
-        return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached)
+        return SiteReport(found, estimate.residual, estimate.steps, estimate.converged, self.detached, sizes)
 
     def _advance(self, state: Tensor, looks: WorkingCopy | Looks, pools: Pools | None = None) -> Tensor:
         """Return the state of the next map, given that of the current one; ``pools`` are the pooling matrices."""
@@ -212,9 +230,9 @@ class _Evaluation:
         return _Evaluation(self.advance, self.looks.among(index), self.pools)
 
 
-def _sizes_through(network: SizeEstimator, looks: WorkingCopy | Looks, m: Any) -> tuple[Tensor, Tensor]:
-    """Return log sizes and weights in the looks through ``m``."""
-    return network.sizes(looks(m))
+def _sizes_in(network: SizeEstimator, source: Tensor, size: tuple[int, int], m: Map) -> tuple[Tensor, Tensor]:
+    """Return log sizes and weights in the looks of ``size`` at ``source`` through ``m``."""
+    return network.sizes(Looks(pyramid(source, size), size)(m))
 
 
 @contextlib.contextmanager

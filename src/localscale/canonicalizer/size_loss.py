@@ -2,6 +2,9 @@
 
 For a known map u, the look x∘u shows at p what x shows at u(p), larger by det(∂u)^(−1/2). So the estimated log sizes s
 must obey s_{x∘u}(p) = s_x(u(p)) − ½ log det ∂u(p). This leaves a constant free, so the loss also penalises the mean.
+
+It also leaves free what "size" is: the thickness of a digit's strokes obeys the equation as well as the digit's extent
+does. Every look therefore gets a random contrast, which makes strokes thicker or thinner and must not change s.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localscale.canonicalizer.looks import Looks, pyramid
+from localscale.canonicalizer.network import IMAGE_CHANNELS
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.conventions import lattice
 from localscale.maps.base import Map
@@ -27,6 +31,7 @@ SEPARABLE, GRID = 2.0, 1.5  # strengths of the random maps
 SHARP = 0.1  # errors in log size below this are squared, larger ones count linearly
 SOMETHING = 0.1  # sum of the weights below which an image counts for less
 CENTRE = 0.1  # weight of the squared mean log size in the loss
+POWER, STEEPNESS = 1.2, 8.0  # largest log exponent and steepness of a random contrast
 PACE = 0.02  # fraction by which a batch moves the estimator's trust
 
 
@@ -57,7 +62,8 @@ def size_loss(
     pixels = lattice(*size, dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
     pairs = _draw(len(source), looks)
     first, second = looks.at(pixels), looks.at(_move(pairs, pixels)[0])
-    sizes, weights = estimator.sizes(torch.cat((first, second)))
+    both = torch.cat((first, second))
+    sizes, weights = estimator.sizes(_change_contrast(both) if both.shape[1] <= IMAGE_CHANNELS else both)
     before, after = sizes.chunk(2)
     weight_before, weight = weights.detach().chunk(2)
     field = lattice(*sizes.shape[1:], dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
@@ -127,3 +133,17 @@ def _scale_half(source: Tensor) -> Tensor:
     scaled = source.clone()
     scaled[::2][:count] = unscale(source[::2][:count], m)
     return scaled
+
+
+def _change_contrast(looks: Tensor) -> Tensor:
+    """Apply a random increasing curve, a power and then a logistic, between each look's darkest and lightest value."""
+    low, high = looks.amin(dim=(1, 2, 3), keepdim=True), looks.amax(dim=(1, 2, 3), keepdim=True)
+
+    def draw(least: float, most: float) -> Tensor:
+        return least + (most - least) * torch.rand_like(low)
+
+    value = ((looks - low) / (high - low).clamp_min(1e-6)).clamp(1e-6, 1)  # a power has no finite slope at 0
+    value = value ** torch.exp(draw(-POWER, POWER))
+    steepness, middle = draw(0.01, STEEPNESS), draw(0.2, 0.8)
+    curve, first, last = (torch.sigmoid(steepness * (v - middle)) for v in (value, 0.0, 1.0))
+    return low + (high - low) * (curve - first) / (last - first)

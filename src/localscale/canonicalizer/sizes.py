@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer.interfaces import NetworkSettings
 from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_CHANNELS, strides_of
-from localscale.conventions import coordinates, resize
+from localscale.conventions import coordinates, lattice, resize
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.grid import GridMap
 from localscale.maps.similarity import map_from_scales
@@ -26,10 +26,11 @@ from localscale.maps.similarity import map_from_scales
 __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
 LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
+HALF_STRENGTH = 0.05  # mean edge strength, in units of the image's values, whose weight is ½
 MOST = 1.0  # one step changes a log size by at most 1, a size by at most a factor e
 
 
-def edge_weight(looks: Tensor, size: tuple[int, int], *, half: float = 0.05) -> Tensor:
+def edge_weight(looks: Tensor, size: tuple[int, int], *, half: float = HALF_STRENGTH) -> Tensor:
     """Return g/(g + ``half``), where g is the mean edge strength of looks ``(B, C, h, w)`` on a grid of ``size``.
 
     >>> edge_weight(torch.ones(1, 3, 16, 16), (2, 2)).round(decimals=3)
@@ -37,7 +38,7 @@ def edge_weight(looks: Tensor, size: tuple[int, int], *, half: float = 0.05) -> 
              [0., 0.]]])
     """
     across, down = F.pad(looks.diff(dim=3), (0, 1)), F.pad(looks.diff(dim=2), (0, 0, 0, 1))
-    strength = (across.square() + down.square()).mean(dim=1, keepdim=True).add(1e-12).sqrt()
+    strength = (across.square() + down.square()).mean(dim=1, keepdim=True).add(1e-12).sqrt() - 1e-6
     strength = resize(strength, *size)[:, 0].clamp_min(0)
     return strength / (strength + half)
 
@@ -58,6 +59,7 @@ class SizeNetwork(NetworkSettings):
             things 1.6 times as large as they are on average.
         background: κ of ``ls.map_from_scales``, the stiffness where the weight is 0.
         shear: β of ``ls.map_from_scales``, the weight of keeping lines straight.
+        settling: least-squares maps composed for each look. More of them need fewer looks, which cost more.
         weight: the importance of each position: ``"edges"``, ``"learned"``, or the name of a function entered in
             ``WEIGHTS``, which takes looks ``(B, C, h, w)`` and a size (h′, w′) to weights ``(B, h′, w′)`` in [0, 1].
     """
@@ -70,6 +72,7 @@ class SizeNetwork(NetworkSettings):
     target: float = 0.5
     background: float = 0.02
     shear: float = 1.0
+    settling: int = 1
     weight: str = "edges"
 
     def __post_init__(self) -> None:
@@ -77,6 +80,8 @@ class SizeNetwork(NetworkSettings):
             raise ConfigError(f"width is {self.width}; expected a positive multiple of 8")
         if self.blocks < 0:
             raise ConfigError(f"blocks is {self.blocks}; expected 0 or more")
+        if self.settling < 1:
+            raise ConfigError(f"settling is {self.settling}; expected at least 1")
         if self.resolution is not None and self.resolution < 8:
             raise ConfigError(f"resolution is {self.resolution}; expected at least 8 pixels")
         if not abs(self.target) < LARGEST:
@@ -95,12 +100,7 @@ class SizeNetwork(NetworkSettings):
     def map_network(
         self, in_channels: int, knots: tuple[int, int], *, family: str, temperature: float, guard: float | None
     ) -> nn.Module:
-        if family != "grid":
-            raise ConfigError(f'family is {family!r}; a SizeNetwork makes grid maps: use family="grid"')
         return SizeEstimator(in_channels, knots, self, guard)
-
-    def energy_network(self, in_channels: int) -> nn.Module:
-        raise ConfigError('a SizeNetwork has no energy; use update="compose", or network="conv"')
 
 
 class SizeEstimator(nn.Module):
@@ -125,11 +125,30 @@ class SizeEstimator(nn.Module):
         self.register_buffer("trust", torch.zeros(()))
 
     def forward(self, looks: Tensor) -> GridMap:
-        """Return the map δ nearest to a similarity of ratio exp(s − s₀) where the weight is large."""
+        """Return the map δ that brings the log sizes estimated in ``looks`` to the target where the weight is large.
+
+        One least-squares map does so approximately, so ``settling`` of them are composed. The later ones need no other
+        look: through δ, the thing at p has the log size s(δ(p)) − ½ log det ∂δ(p).
+        """
         size, weight = self.sizes(looks)
+        found = self._correct(size, weight)
+        points = (
+            lattice(*size.shape[1:], dtype=size.dtype, device=size.device).flatten(0, 1).expand(size.shape[0], -1, -1)
+        )
+        for _ in range(self.settings.settling - 1):
+            moved, change = found(points), found.local_scale(points).log().view_as(size)
+            seen = torch.stack((size, weight), dim=1)
+            grid = 2 * moved.view(*size.shape, 2) - 1
+            read = F.grid_sample(seen, grid, mode="bilinear", padding_mode="border", align_corners=True)
+            found = found.compose_resampled(self._correct(read[:, 0] - change, read[:, 1]), guard=self.guard)
+        lost = 0 * looks.sum(dim=(1, 2, 3))  # NaN if a look is not finite, so that its image does not converge
+        return GridMap(found.displacements + lost[:, None, None, None])
+
+    def _correct(self, size: Tensor, weight: Tensor) -> GridMap:
+        """Return the map nearest to a similarity of ratio exp(s − s₀) where the weight is large."""
         excess = (size - self.settings.target).clamp(-MOST, MOST)
         trust = self.trust.to(size.dtype, copy=True)  # a size loss may change it before this is differentiated
-        found = map_from_scales(
+        return map_from_scales(
             torch.exp(trust * excess),
             weight,
             knots=self.knots,
@@ -137,8 +156,6 @@ class SizeEstimator(nn.Module):
             shear=self.settings.shear,
             guard=self.guard,
         )
-        lost = 0 * looks.sum(dim=(1, 2, 3))  # NaN if a look is not finite, so that its image does not converge
-        return GridMap(found.displacements + lost[:, None, None, None])
 
     def sizes(self, looks: Tensor) -> tuple[Tensor, Tensor]:
         """Return log sizes and weights, both ``(B, h′, w′)``; their corners lie on the corners of the looks."""

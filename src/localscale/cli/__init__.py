@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from importlib import import_module, metadata
 
@@ -17,8 +18,9 @@ __all__ = ["main"]
 COMMANDS = {
     "data": ("localscale.cli.data:Data", "make, fetch and show the locally scaled datasets"),
     "recipes": ("localscale.cli.training:Recipes", "show the rows, backbones and tables that can be trained"),
-    "train": ("localscale.cli.training:Train", "train and evaluate one recipe"),
+    "train": ("localscale.cli.training:Train", "fine-tune on your own photographs, or train one recipe"),
     "evaluate": ("localscale.cli.training:Evaluate", "measure a finished run again, on the same or other data"),
+    "predict": ("localscale.cli.predict:Predict", "name the classes of images, and write their canonical forms"),
     "reproduce": ("localscale.cli.training:Reproduce", "train every cell of a table and write results/TABLE.json"),
     "tables": ("localscale.cli.training:Tables", "render results/*.json as docs/results.md"),
     "figure": ("localscale.cli.figures:Figure", "draw a figure from data, finished runs or results"),
@@ -42,8 +44,16 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except KeyboardInterrupt:
-        print("\nlocalscale: stopped; run the same command again to continue", file=sys.stderr)
+        print(f"\nlocalscale: stopped{_how_to_continue(given)}", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _how_to_continue(given: list[str]) -> str:
+    """Return the words after "stopped" that name the command that goes on, if there is one."""
+    if given[:1] == ["train"]:
+        command = ["localscale", *given, *([] if "--resume" in given else ["--resume"])]
+        return f"; this command continues: {shlex.join(command)}"
+    return "; run the same command again to continue" if given[:1] in (["data"], ["reproduce"]) else ""
 
 
 def _run(given: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""``localscale app``: serve a local web page that scales parts of an image and shows a model's answers."""
+"""``localscale app``: serve a local web page that scales a part of an image and shows what a model sees and answers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
 
 __all__ = ["App"]
 
 
 @dataclass(frozen=True)
 class App:
-    """Serve a local web page that scales parts of an image and compares answers with and without DEC (extra: app)."""
+    """Serve a local web page: scale a part of an image, see its canonical form and a model's answers (extra: app)."""
 
-    model: str = "small"
+    model: Annotated[Positional[str], arg(metavar="MODEL")] = "small"
     """small (comes with the package), the folder of a finished run, or the name of a timm model."""
     control: Path | None = None
-    """Folder of a finished run without DEC to compare --model with; by default, the same run with DEC switched off."""
+    """Folder of a finished run to compare the run with; by default, the run itself with its canonicalizers off."""
     pretrained: str = "timm"
     """Weights of a timm model: timm (downloaded), none (random), or the path of a safetensors file."""
     host: str = "127.0.0.1"

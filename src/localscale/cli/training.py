@@ -54,10 +54,14 @@ class Where:
 
 @dataclass(frozen=True)
 class Train:
-    """Train and evaluate a recipe: localscale train RECIPE [--field value …]; localscale train RECIPE --help."""
+    """Train and evaluate a recipe, or fine-tune on your own photographs.
+
+    localscale train folder --data.train-root my/train --backbone resnet18; localscale train folder --help.
+    localscale train RECIPE [--field value …]; localscale train RECIPE --help.
+    """
 
     recipe: tyro.conf.Positional[str]
-    """Name of a recipe, TASK-BACKBONE-ROW; localscale recipes shows them."""
+    """folder, for your own photographs, or the name of a recipe, TASK-BACKBONE-ROW; localscale recipes shows them."""
 
     def run(self) -> None:
         raise AssertionError("parse_train parses the fields of a recipe")
@@ -74,7 +78,7 @@ class Training:
         from localscale.lab.training import train
 
         where, recipe = self.where, self.recipe
-        folder = where.out or Path("runs") / recipe.name / f"seed{recipe.seed}"
+        folder = run_folder(self)
         result = train(
             recipe,
             folder,
@@ -92,25 +96,35 @@ class Training:
         )
 
 
-def parse_train(name: str, arguments: list[str]) -> Training:
+def run_folder(training: Training) -> Path:
+    """Return the folder of a run: ``--out``, or one named after the recipe and the seed."""
+    return training.where.out or Path("runs") / training.recipe.name / f"seed{training.recipe.seed}"
+
+
+def parse_train(name: str, arguments: list[str]) -> Any:
     """Return the recipe called ``name`` with the changes of the command line; unknown flags end the program."""
+    if name == "folder":
+        from localscale.cli.folder import parse_folder
+
+        return parse_folder(arguments)
     from localscale.lab.recipes import find_recipe, find_row
-    from localscale.lab.recipes.recipe import Recipe
 
     recipe, row = find_recipe(name), find_row(name)
     start = f" --start runs/{recipe.needs_start}/seed0" if recipe.needs_start else ""
     folders = " --data.train-root FOLDER --data.test-root FOLDER" if hasattr(recipe.data, "train_root") else ""
     about = f"{row.label}: {row.about}\n\nlocalscale train {name}{start}{folders}"
+    return parse_recipe(recipe, arguments, prog=f"localscale train {name}", about=about)
+
+
+def parse_recipe(recipe: Any, arguments: list[str], *, prog: str, about: str) -> Training:
+    """Return ``recipe`` with the changes of the command line; ``prog`` and ``about`` are for the help text."""
+    from localscale.lab.recipes.recipe import Recipe
+
     both = dataclasses.make_dataclass("Arguments", [], bases=(Recipe, Where), frozen=True)
     fields = [f.name for f in dataclasses.fields(recipe)]
     default = both(**{field: getattr(recipe, field) for field in fields})
     given: Any = tyro.cli(
-        both,
-        config=(tyro.conf.AvoidSubcommands,),
-        default=default,
-        args=arguments,
-        prog=f"localscale train {name}",
-        description=about,
+        both, config=(tyro.conf.AvoidSubcommands,), default=default, args=arguments, prog=prog, description=about
     )
     where = Where(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Where)})
     return Training(Recipe(**{field: getattr(given, field) for field in fields}), where)
@@ -251,6 +265,8 @@ def describe(metrics: dict[str, Any]) -> str:
         f"InvE {100 * errors['squared']:.2f}e-2 squared (the paper's equation), {100 * errors['l2']:.2f}e-2 l2, "
         f"{100 * errors['relative']:.2f}e-2 relative; {metrics['variants']} variants of each image",
     ]
+    if "scaled_accuracy" in metrics:
+        lines.append(f"accuracy {100 * metrics['scaled_accuracy']:.2f} % of the variants")
     if "per_scale" in metrics:
         scales = metrics["per_scale"]
         cells = ", ".join(f"{name}: {100 * value:.2f}" for name, value in scales["accuracy"].items())

@@ -13,7 +13,9 @@ import triton.language as tl
 
 from localscale.kernels.launch import power_above
 
-__all__ = ["FEW_CHANNELS", "block_shape", "corner_addresses", "interpolate", "sampled_corners", "tile_pixels"]
+__all__ = [
+    "FEW_CHANNELS", "block_shape", "corner_addresses", "interpolate", "lattice_value", "sampled_corners", "tile_pixels",
+]  # fmt: skip
 
 FEW_CHANNELS = 8  # with at most this many channels, a program reads one channel of many pixels at a time
 
@@ -56,7 +58,7 @@ def _lattice_interval(pixel, size, knots, stride, dtype: tl.constexpr):
 
 
 @triton.jit
-def _lattice_value(lattice, row, column, height, width, rows, columns, stride_row, stride_column):
+def lattice_value(lattice, row, column, height, width, rows, columns, stride_row, stride_column):
     """Return a lattice's value, interpolated bilinearly, at pixels (row, column) of an image."""
     dtype: tl.constexpr = lattice.dtype.element_ty
     left, right, s = _lattice_interval(column, width, columns, stride_column, dtype)
@@ -87,10 +89,10 @@ def sampled_corners(
     The answer is left, right, top, bottom, the fractions (s, t) between them, and whether x and y are inside the image.
     """
     dtype = along_x.dtype.element_ty
-    x = column.to(dtype) + (width - 1) * _lattice_value(
+    x = column.to(dtype) + (width - 1) * lattice_value(
         along_x, row, column, height, width, rows_x, columns_x, lx_row, lx_column
     )
-    y = row.to(dtype) + (height - 1) * _lattice_value(
+    y = row.to(dtype) + (height - 1) * lattice_value(
         along_y, row, column, height, width, rows_y, columns_y, ly_row, ly_column
     )
     left, right, s, inside_x = _pixel_interval(x, width)

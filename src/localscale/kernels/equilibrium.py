@@ -37,7 +37,7 @@ from localscale.kernels.mixing import Iteration, mix
 from localscale.kernels.next_map import displacements_of, warps_for
 from localscale.kernels.weight_layout import lay_out_weights
 
-__all__ = ["gelu", "launch_steps", "prepare", "product_dtype", "supports"]
+__all__ = ["convolve", "depth_of", "gelu", "launch_steps", "prepare", "product_dtype", "supports"]
 
 HALF = torch.float16
 MAX_CHANNELS = 128  # a program instance holds all channels of its pixels
@@ -135,7 +135,7 @@ def _gather_taps(
 
 
 @triton.jit
-def _convolve(
+def convolve(
     source, weight, pixel, valid, height, width, out_width, STRIDE: tl.constexpr, CHANNELS: tl.constexpr,
     WIDE: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
@@ -187,7 +187,7 @@ def _first_layer(
                 height, width, rows, columns, WIDE, BLOCK, IDENTITY,
             )  # fmt: skip
         else:
-            total = _convolve(
+            total = convolve(
                 x + sample * height * width * CHANNELS, weight, pixel, valid, height, width, out_width,
                 STRIDE, CHANNELS, WIDE, BLOCK, DEPTH,
             )  # fmt: skip
@@ -206,7 +206,7 @@ def _second_layer(
     if tl.load(active + sample, mask=step > 0, other=1) != 0:
         pixel, channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)[None, :]
         valid = pixel < out_height * out_width
-        total = _convolve(
+        total = convolve(
             hidden + sample * height * width * CHANNELS, weight, pixel, valid, height, width, out_width,
             STRIDE, CHANNELS, WIDE, BLOCK, DEPTH,
         )  # fmt: skip
@@ -312,7 +312,7 @@ def launch_steps(
             x=x, hidden=hidden, weight=weight_1, bias=trunk[1],
             height=height, width=width, out_height=mid_height, out_width=mid_width,
             STRIDE=stride, PROJECTED=projected, IDENTITY=identity, CHANNELS=channels, WIDE=wide, BLOCK=block,
-            DEPTH=_depth(channels, dtype),
+            DEPTH=depth_of(channels, dtype),
         )  # fmt: skip
 
     block, warps = SECOND if large_blocks else SMALL
@@ -321,7 +321,7 @@ def launch_steps(
         hidden=hidden, scores=scores, weight=weight_2, bias=trunk[3],
         weight_x=heads[0], weight_y=heads[2],
         height=mid_height, width=mid_width, out_height=out_height, out_width=out_width,
-        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=block, DEPTH=_depth(wide, dtype),
+        STRIDE=next_stride, CHANNELS=wide, WIDE=last, BLOCK=block, DEPTH=depth_of(wide, dtype),
         HEADS=MIN_CHANNELS,
     )  # fmt: skip
     history, knots = iteration.points.shape[1], power_above(max(rows, columns))
@@ -351,5 +351,6 @@ def launch_steps(
             launch(step)
 
 
-def _depth(channels: int, dtype: torch.dtype) -> int:
+def depth_of(channels: int, dtype: torch.dtype) -> int:
+    """Return how many terms of a matrix product ``convolve`` takes per iteration."""
     return next((depth for depth in DEPTHS[dtype] if channels % depth == 0), DEPTHS[dtype][-1])

@@ -20,8 +20,8 @@ from torch import Tensor
 from localscale.kernels.launch import launch, power_above
 
 __all__ = [
-    "cell_around", "corner_need", "displacements_of", "edge_slopes", "guard_factor", "line_displacements",
-    "next_displacements", "outer_displacement", "raw_parameters", "warps_for",
+    "cell_around", "corner_need", "displacements_of", "edge_slopes", "guard_and_compose", "guard_factor",
+    "line_displacements", "next_displacements", "outer_displacement", "raw_parameters", "warps_for",
 ]  # fmt: skip
 
 
@@ -128,29 +128,15 @@ def outer_displacement(displacements, x, y, mask, rows, columns, component: tl.c
 
 
 @triton.jit
-def displacements_of(
-    scores, s_head, s_row, s_column, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
+def guard_and_compose(
+    out, outer, rows, columns, epsilon, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr
 ):  # fmt: skip
-    """Write one image's next displacements to ``out``, from its ``scores`` ``(2, height, width)``.
+    """Replace displacements ``out`` ``(2, rows, columns)`` of δ by those of δ or, with COMPOSE, of ``outer`` ∘ δ.
 
-    ``bias_x`` and ``bias_y`` are numbers, not pointers.
+    With GUARD, both maps are guarded. ``outer`` may not be ``out``.
     """
     i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
     along_x, along_y = out, out + rows * columns
-    raw = raw_parameters(
-        scores, bias_x, rows, columns - 1, height, width, s_row, s_column, temperature, HEIGHT, WIDTH, KNOTS
-    )  # fmt: skip
-    line = line_displacements(raw, j, columns - 1)
-    tl.store(along_x + i * columns + j + 1, line, mask=(i < rows) & (j < columns - 2))
-    tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(line), mask=(i < rows) & (j < 2))
-    raw = raw_parameters(
-        scores + s_head, bias_y, columns, rows - 1, width, height, s_column, s_row, temperature,
-        WIDTH, HEIGHT, KNOTS,
-    )  # fmt: skip
-    line = line_displacements(raw, j, rows - 1)
-    tl.store(along_y + (j + 1) * columns + i, line, mask=(i < columns) & (j < rows - 2))
-    tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(line), mask=(i < columns) & (j < 2))
     tl.debug_barrier()
     mask, at = (i < rows) & (j < columns), i * columns + j
     factor = 1.0
@@ -176,6 +162,33 @@ def displacements_of(
             tl.debug_barrier()
     tl.store(along_x + at, x, mask=mask)
     tl.store(along_y + at, y, mask=mask)
+
+
+@triton.jit
+def displacements_of(
+    scores, s_head, s_row, s_column, bias_x, bias_y, outer, out, height, width, rows, columns, temperature, epsilon,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KNOTS: tl.constexpr, GUARD: tl.constexpr, COMPOSE: tl.constexpr,
+):  # fmt: skip
+    """Write one image's next displacements to ``out``, from its ``scores`` ``(2, height, width)``.
+
+    ``bias_x`` and ``bias_y`` are numbers, not pointers.
+    """
+    i, j = tl.arange(0, KNOTS)[:, None], tl.arange(0, KNOTS)[None, :]
+    along_x, along_y = out, out + rows * columns
+    raw = raw_parameters(
+        scores, bias_x, rows, columns - 1, height, width, s_row, s_column, temperature, HEIGHT, WIDTH, KNOTS
+    )  # fmt: skip
+    line = line_displacements(raw, j, columns - 1)
+    tl.store(along_x + i * columns + j + 1, line, mask=(i < rows) & (j < columns - 2))
+    tl.store(along_x + i * columns + j * (columns - 1), tl.zeros_like(line), mask=(i < rows) & (j < 2))
+    raw = raw_parameters(
+        scores + s_head, bias_y, columns, rows - 1, width, height, s_column, s_row, temperature,
+        WIDTH, HEIGHT, KNOTS,
+    )  # fmt: skip
+    line = line_displacements(raw, j, rows - 1)
+    tl.store(along_y + (j + 1) * columns + i, line, mask=(i < columns) & (j < rows - 2))
+    tl.store(along_y + j * (rows - 1) * columns + i, tl.zeros_like(line), mask=(i < columns) & (j < 2))
+    guard_and_compose(out, outer, rows, columns, epsilon, KNOTS, GUARD, COMPOSE)
 
 
 @triton.jit

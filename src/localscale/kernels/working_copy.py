@@ -24,7 +24,7 @@ from torch import Tensor
 from localscale.kernels.bilinear import FEW_CHANNELS, tile_pixels
 from localscale.kernels.launch import cover, launch, power_above
 
-__all__ = ["normalise", "shrink"]
+__all__ = ["normalise", "shrink", "tent_weights", "tents"]
 
 EPSILON = 1e-5  # added to the variance, as in layer_norm
 ROWS = 8  # output rows per program instance of _shrink
@@ -35,7 +35,7 @@ HELD = (64, 32, 256)  # input columns, output columns and channels that fit into
 
 
 @triton.jit
-def _tents(output, size, new, taps):
+def tents(output, size, new, taps):
     """Return the tent filters of the given outputs along one axis: centre, slope, first pixel, level and tilt.
 
     Level and tilt correct the weights of a tent so that they sum to one and their mean position is the centre, also
@@ -60,7 +60,7 @@ def _tents(output, size, new, taps):
 
 
 @triton.jit
-def _weights(pixel, centre, slope, level, tilt):
+def tent_weights(pixel, centre, slope, level, tilt):
     """Return the weight of each pixel in each output, from the tents of the outputs; pixels lie inside the image."""
     offset = pixel - centre
     return tl.maximum(1 - tl.abs(offset) * slope, 0.0) * (level - tilt * offset)
@@ -75,23 +75,23 @@ def _shrink(
     channel, batch = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column, new_column = tl.arange(0, WIDTH)[None, :], tl.arange(0, NEW_WIDTH)
-    centre, slope, start, level, tilt = _tents(rows, height, new_height, taps)
+    centre, slope, start, level, tilt = tents(rows, height, new_height, taps)
     source = x + batch * x_batch + channel * x_channel + column * x_column
     sums = tl.zeros((ROWS, WIDTH), tl.float32)
     for t in tl.range(0, taps, loop_unroll_factor=4):
         row = start + t
         inside = (rows < new_height) & (row >= 0) & (row < height)
-        weight = _weights(row, centre, slope, level, tilt)
+        weight = tent_weights(row, centre, slope, level, tilt)
         value = tl.load(source + row[:, None] * x_row, mask=inside[:, None] & (column < width), other=0)
         sums += weight[:, None] * value.to(tl.float32)
     line = (batch * channels + channel) * new_height + rows
     tl.store(intermediate + line[:, None] * width + column, sums, mask=(rows < new_height)[:, None] & (column < width))
     tl.debug_barrier()
-    centre, slope, start, level, tilt = _tents(new_column, width, new_width, taps)
+    centre, slope, start, level, tilt = tents(new_column, width, new_width, taps)
     answer = tl.zeros((ROWS, NEW_WIDTH), tl.float32)
     for t in tl.range(0, taps, loop_unroll_factor=4):
         at = start + t
-        weight = _weights(at, centre, slope, level, tilt)
+        weight = tent_weights(at, centre, slope, level, tilt)
         valid = ((rows < new_height)[:, None]) & ((at >= 0) & (at < width))[None, :]
         value = tl.load(intermediate + line[:, None] * width + at[None, :], mask=valid, other=0.0)
         answer += weight[None, :] * value
@@ -110,8 +110,8 @@ def _shrink_last(
     across = tl.program_id(0) // blocks
     new_row, new_column, _ = tile_pixels(tl.program_id(1), across, new_height, new_width, ROWS, COLUMNS)
     new_row, new_column = new_row[:, None], new_column[:, None]
-    middle, steep, top, level, tilt = _tents(new_row, height, new_height, TAPS)
-    centre, slope, left, even, lean = _tents(new_column, width, new_width, TAPS)
+    middle, steep, top, level, tilt = tents(new_row, height, new_height, TAPS)
+    centre, slope, left, even, lean = tents(new_column, width, new_width, TAPS)
     source = x + batch * x_batch + channel
     answer = tl.zeros((ROWS * COLUMNS, ACROSS), tl.float32)
     for down in tl.static_range(TAPS):
@@ -119,10 +119,10 @@ def _shrink_last(
         line = source + tl.minimum(tl.maximum(row, 0), height - 1) * x_row
         for right in tl.static_range(TAPS):
             column = left + right
-            weight = tl.where((column >= 0) & (column < width), _weights(column, centre, slope, even, lean), 0.0)
+            weight = tl.where((column >= 0) & (column < width), tent_weights(column, centre, slope, even, lean), 0.0)
             at = tl.minimum(tl.maximum(column, 0), width - 1) * x_column
             sums += weight * tl.load(line + at, mask=channel < channels, other=0).to(tl.float32)
-        answer += tl.where((row >= 0) & (row < height), _weights(row, middle, steep, level, tilt), 0.0) * sums
+        answer += tl.where((row >= 0) & (row < height), tent_weights(row, middle, steep, level, tilt), 0.0) * sums
     target = out + ((batch * new_height + new_row) * new_width + new_column) * channels + channel
     tl.store(target, answer, mask=channel < channels)
 
@@ -154,13 +154,13 @@ def _shrink_band(
     """
     batch, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * ROWS
     column, new_column, channel = tl.arange(0, WIDTH), tl.arange(0, NEW_WIDTH), tl.arange(0, ACROSS)[None, :]
-    centre, slope, _, even, lean = _tents(new_column, width, new_width, taps)
-    along = _weights(column[None, :], centre[:, None], slope, even[:, None], lean[:, None])
+    centre, slope, _, even, lean = tents(new_column, width, new_width, taps)
+    along = tent_weights(column[None, :], centre[:, None], slope, even[:, None], lean[:, None])
     along = tl.where(column[None, :] < width, along, 0.0)
     high = along.to(x.dtype.element_ty)
     low = (along - high.to(tl.float32)).to(x.dtype.element_ty)
     index = tl.arange(0, TENTS)  # tents of the row before the band, then of its rows
-    _, steep, _, levels, tilts = _tents(first - 1 + index, height, new_height, taps)
+    _, steep, _, levels, tilts = tents(first - 1 + index, height, new_height, taps)
     spacing = (height - 1) * 1.0 / tl.maximum(new_height - 1, 1)
     source = x + batch * x_batch + column[:, None] * x_column + channel
     mask = (column < width)[:, None] & (channel < channels)
@@ -183,8 +183,8 @@ def _shrink_band(
             new_row += 1
             after, next_middle = tl.zeros((NEW_WIDTH, ACROSS), tl.float32), new_row * spacing
             next_level, next_tilt = _pick(levels, index, new_row - first + 1), _pick(tilts, index, new_row - first + 1)
-        before += _weights(row, middle, steep, level, tilt) * value
-        after += _weights(row, next_middle, steep, next_level, next_tilt) * value
+        before += tent_weights(row, middle, steep, level, tilt) * value
+        after += tent_weights(row, next_middle, steep, next_level, next_tilt) * value
     if new_row > first:
         answer = _normalised(before, channels, epsilon).to(out.dtype.element_ty)
         tl.store(target + (new_row - 1) * new_width * channels, answer, mask=valid)

@@ -82,7 +82,8 @@ class Map(ABC):
 
     def local_scale(self, points: Tensor) -> Tensor:
         """Return √det ∂l/∂p, by which things at p become larger, shape ``(B, P)``; negative where the map folds."""
-        determinant = torch.linalg.det(self.jacobian(self._checked(points)))
+        (a, b), (c, d) = (row.unbind(-1) for row in self.jacobian(self._checked(points)).unbind(-2))
+        determinant = a * d - b * c
         return determinant.sign() * determinant.abs().sqrt()
 
     def displacement_field(self, height: int, width: int) -> Tensor:
@@ -117,6 +118,16 @@ class Map(ABC):
         for name, part in self._parts().items():
             vars(moved)[name] = part.to(device=device, dtype=dtype)
         return moved
+
+    def __getitem__(self, index: int | slice) -> Self:
+        """Return the maps of some images of the batch: ``m[2]`` is a batch of one map, ``m[2:5]`` of three."""
+        if isinstance(index, int):
+            first = range(self.batch)[index]  # raises IndexError
+            index = slice(first, first + 1)
+        some = copy.copy(self)
+        for name, part in self._parts().items():
+            vars(some)[name] = part[index]
+        return some
 
     def detach(self) -> Self:
         """Return the same map without its gradient."""

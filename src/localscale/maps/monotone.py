@@ -127,6 +127,10 @@ class MonotoneMap:
         knots, values = (part.to(device=device, dtype=dtype) for part in (self.knots, self.values))
         return MonotoneMap(knots, values, self.even)
 
+    def __getitem__(self, rows: slice) -> MonotoneMap:
+        """Return some maps of the batch."""
+        return MonotoneMap(self.knots[rows], self.values[rows], self.even)
+
     def detach(self) -> MonotoneMap:
         """Return the same map without its gradient."""
         return MonotoneMap(self.knots.detach(), self.values.detach(), self.even)

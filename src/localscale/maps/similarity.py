@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from localscale import kernels
 from localscale.conventions import coordinates
 from localscale.errors import MapError
 from localscale.maps.base import knot_pair
@@ -28,6 +29,7 @@ from localscale.maps.grid import GridMap
 
 __all__ = ["map_from_scales"]
 
+MOST_KNOTS = 32  # of the kernel, along an axis
 UNSEEN = 1e-4  # where the weight is far below this, the wanted scale counts as 1
 
 
@@ -70,7 +72,8 @@ def map_from_scales(
     turned = scale.transpose(1, 2), weight.transpose(1, 2)
     if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
         scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
-        along_x, along_y = _solve_axis(scales, weights, rows, columns, background, shear).chunk(2)
+        both = _solve_axis(scales, weights, rows, columns, background, shear)
+        along_x, along_y = both[: scale.shape[0]], both[scale.shape[0] :]  # chunk fixes the batch of an export
     else:
         along_x = _solve_axis(scale, weight, rows, columns, background, shear)
         along_y = _solve_axis(*turned, columns, rows, background, shear)
@@ -128,12 +131,14 @@ class _LatticeSolve(torch.autograd.Function):
 
     @staticmethod
     def forward(horizontal: Tensor, vertical: Tensor, force: Tensor) -> tuple[Tensor, Tensor]:
+        if _has_kernel(force):
+            return _solve_with_kernel(horizontal, vertical, force), force.new_empty(0)
         inverses = _block_inverses(horizontal, vertical)
         return _solve(inverses, horizontal, vertical, force), inverses
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Save the inverses of the elimination for the backward pass."""
+        """Save the inverses of the elimination for the backward pass; the kernel eliminates again instead."""
         horizontal, vertical, _ = inputs
         found, inverses = output
         ctx.mark_non_differentiable(inverses)
@@ -143,8 +148,23 @@ class _LatticeSolve(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Solve A v = gradient for the adjoint v, since A is symmetric; then ∂/∂stiffness = −(eᵀu)(eᵀv)."""
         horizontal, vertical, found, inverses = ctx.saved_tensors
-        adjoint = _solve(inverses, horizontal, vertical, gradient)
+        if inverses.dim() == 1:
+            adjoint = _solve_with_kernel(horizontal, vertical, gradient)
+        else:
+            adjoint = _solve(inverses, horizontal, vertical, gradient)
         return -_differences(found) * _differences(adjoint), -found.diff(dim=1) * adjoint.diff(dim=1), adjoint
+
+
+def _has_kernel(force: Tensor) -> bool:
+    """Return whether a kernel can find the balance of ``force`` ``(B, r, n)``."""
+    small = max(force.shape[1], force.shape[2] + 2) <= MOST_KNOTS and force.shape[0] > 0
+    return small and force.dtype == torch.float32 and kernels.available(force) and kernels.can_launch_directly(force)
+
+
+def _solve_with_kernel(horizontal: Tensor, vertical: Tensor, force: Tensor) -> Tensor:
+    from localscale.kernels.lattice import solve_lattices
+
+    return solve_lattices(horizontal, vertical, force)
 
 
 def _differences(u: Tensor) -> Tensor:
@@ -159,30 +179,51 @@ def _apply(horizontal: Tensor, vertical: Tensor, u: Tensor) -> Tensor:
 
 
 def _block_inverses(horizontal: Tensor, vertical: Tensor) -> Tensor:
-    """Return the inverse of each column's diagonal block after the columns before are eliminated, ``(B, n, r, r)``."""
+    """Return the inverse of each column's diagonal block after the columns outside it are eliminated, ``(B, n, r, r)``.
+
+    Columns are eliminated from both sides towards the middle, the left and the right one of a pair at once. That takes
+    half as many operations as going from left to right.
+    """
     around = F.pad(vertical, (0, 0, 1, 1))
     diagonal = horizontal[..., :-1] + horizontal[..., 1:] + around[:, :-1] + around[:, 1:]
-    inverses: list[Tensor] = []
-    for column in range(diagonal.shape[2]):
-        springs = vertical[..., column]
-        block = torch.diag_embed(diagonal[..., column])
-        block = block - torch.diag_embed(springs, 1) - torch.diag_embed(springs, -1)
-        if inverses:
-            link = horizontal[..., column]
-            block = block - link[:, :, None] * inverses[-1] * link[:, None, :]
-        inverses.append(_invert(block))
-    return torch.stack(inverses, dim=1)
+    springs = vertical.mT
+    blocks = torch.diag_embed(diagonal.mT) - torch.diag_embed(springs, 1) - torch.diag_embed(springs, -1)
+    links = horizontal.mT[..., :, None] * horizontal.mT[..., None, :]
+    half = (blocks.shape[1] - 1) // 2
+    pairs, pulls = _pairs(blocks, half), _pairs(links, half + 1)
+    outer: list[Tensor] = []
+    for block, pull in zip(pairs, pulls[:-1], strict=True):
+        outer.append(_invert(block - pull * outer[-1] if outer else block))
+    from_left, from_right = (pulls[-1] * outer[-1]).unbind(dim=1) if outer else (0, 0)
+    if blocks.shape[1] % 2:
+        middle = [_invert(blocks[:, half] - from_left - from_right)]
+    else:
+        middle = [_invert(blocks[:, half] - from_left)]
+        middle.append(_invert(blocks[:, half + 1] - links[:, half + 1] * middle[0] - from_right))
+    return _unfold(outer, middle)
+
+
+def _pairs(columns: Tensor, count: int) -> list[Tensor]:
+    """Return the first ``count`` columns of ``(B, n, …)`` beside the last ones, each ``(B, 2, …)``, outermost first."""
+    both = torch.stack((columns[:, :count], columns.flip(1)[:, :count]), dim=2)
+    return list(both.unbind(dim=1))
+
+
+def _unfold(outer: list[Tensor], middle: list[Tensor]) -> Tensor:
+    """Return all columns in order, ``(B, n, …)``: the left ones of the pairs, the middle, the right ones."""
+    return torch.stack((*(pair[:, 0] for pair in outer), *middle, *(pair[:, 1] for pair in outer[::-1])), dim=1)
 
 
 def _invert(matrix: Tensor) -> Tensor:
-    """Invert symmetric positive definite matrices ``(B, r, r)`` by sweeping their pivots, scaled to a unit diagonal."""
-    scale = matrix.diagonal(dim1=1, dim2=2).rsqrt()
-    scale = scale[:, :, None] * scale[:, None, :]
-    swept, unit = matrix * scale, torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    """Invert symmetric positive definite matrices ``(…, r, r)`` by sweeping their pivots, scaled to a unit diagonal."""
+    scale = matrix.diagonal(dim1=-2, dim2=-1).rsqrt()
+    scale = scale[..., :, None] * scale[..., None, :]
+    unit = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    swept = matrix * scale - unit
     for pivot in range(matrix.shape[-1]):
-        line = swept[:, :, pivot] - unit[pivot]
-        swept = swept - line[:, :, None] * (line / swept[:, pivot, pivot, None])[:, None, :]
-    return (2 * unit - swept) * scale
+        line = swept[..., pivot : pivot + 1]
+        swept = swept - line * (line / (1 + line[..., pivot : pivot + 1, :])).mT
+    return (unit - swept) * scale
 
 
 def _solve(inverses: Tensor, horizontal: Tensor, vertical: Tensor, force: Tensor) -> Tensor:
@@ -192,15 +233,23 @@ def _solve(inverses: Tensor, horizontal: Tensor, vertical: Tensor, force: Tensor
 
 
 def _substitute(inverses: Tensor, horizontal: Tensor, force: Tensor) -> Tensor:
-    """Solve by forward and back substitution, column by column."""
-    columns = list(force.unbind(dim=2))
-    solved = [_times(inverses[:, 0], columns[0])]
-    for index in range(1, len(columns)):
-        solved.append(_times(inverses[:, index], columns[index] + horizontal[..., index] * solved[-1]))
-    for index in range(len(columns) - 2, -1, -1):
-        solved[index] = solved[index] + _times(inverses[:, index], horizontal[..., index + 1] * solved[index + 1])
-    return torch.stack(solved, dim=2)
-
-
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector[:, :, None])[:, :, 0]
+    """Solve by substitution, column by column: from both sides to the middle, and back."""
+    columns, links = force.mT.unsqueeze(-1), horizontal.mT.unsqueeze(-1)
+    half = (columns.shape[1] - 1) // 2
+    pairs, pulls, pushes = _pairs(inverses, half), _pairs(links, half + 1), _pairs(columns, half)
+    outer: list[Tensor] = []
+    for inverse, pull, push in zip(pairs, pulls[:-1], pushes, strict=True):
+        outer.append(inverse @ (push + pull * outer[-1] if outer else push))
+    from_left, from_right = (pulls[-1] * outer[-1]).unbind(dim=1) if outer else (0, 0)
+    if columns.shape[1] % 2:
+        middle = [inverses[:, half] @ (columns[:, half] + from_left + from_right)]
+    else:
+        link = links[:, half + 1]
+        first = inverses[:, half] @ (columns[:, half] + from_left)
+        second = inverses[:, half + 1] @ (columns[:, half + 1] + link * first + from_right)
+        middle = [first + inverses[:, half] @ (link * second), second]
+    inner = torch.stack((middle[0], middle[-1]), dim=1)
+    for index in range(half - 1, -1, -1):
+        inner = outer[index] + pairs[index] @ (pulls[index + 1] * inner)
+        outer[index] = inner
+    return _unfold(outer, middle).squeeze(-1).mT

@@ -7,7 +7,7 @@ import torch
 from baseline_inputs import LABELS, cnn, cross_entropy, dec, draws, images, randomise, vit
 from torch import Tensor, nn
 
-from localscale.canonicalizer import SiteReport
+from localscale.canonicalizer import DECConfig, SiteReport
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, FineTune, RandomScaling
 from localscale.lab.methods.dec import map_prior, site_scalars, supervision_error
@@ -240,6 +240,11 @@ def test_settings_that_cannot_work_are_refused(settings: dict, text: str):
     with pytest.raises(ConfigError) as error:
         dec(**settings).check()
     assert text in str(error.value)
+
+
+def test_a_size_network_is_refused_because_the_task_does_not_train_it():
+    with pytest.raises(ConfigError, match="use the method SizeEquilibrium"):
+        DEC(DECConfig()).check()
 
 
 # Detached.

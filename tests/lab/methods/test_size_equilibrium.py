@@ -11,13 +11,13 @@ from tiny_recipes import tiny
 from localscale.canonicalizer import DECConfig, SizeNetwork
 from localscale.equilibrium import Picard
 from localscale.errors import ConfigError
-from localscale.lab.methods import SizeEquilibrium
+from localscale.lab.methods import RandomScaling, SizeEquilibrium
 from localscale.lab.runs import load_run
 from localscale.lab.training import train
+from localscale.warp import unscale
 
 CONFIG = DECConfig(
     knots=4,
-    update="compose",
     network=SizeNetwork(width=8, blocks=0),
     solver=Picard(max_steps=2, tolerance=1e-3, fixed_steps=True),
 )
@@ -46,9 +46,24 @@ def test_the_size_network_is_held_still_or_learns_along(along: float):
     assert {"input/residual", "input/steps", "input/displacement"} <= set(found)
 
 
+def test_canonical_forms_are_scaled_at_random():
+    method = dataclasses.replace(METHOD, canonical_scaling=RandomScaling(strength=1.0))
+    model = method.build(vit()).eval()
+    with torch.no_grad():
+        found = method.losses(model, images(), LABELS, cross_entropy, draws())
+        u = method.canonical_scaling.maps(draws(), "canonical")
+        expected = cross_entropy(model.base(unscale(images(), u)), LABELS)  # the size network has learned nothing
+        without = cross_entropy(model(images()), LABELS)
+    assert float(found["loss"]) == pytest.approx(float(expected), abs=1e-5)
+    assert float(found["loss"]) != pytest.approx(float(without), abs=1e-5)
+
+
 def test_a_run_is_trained_and_loaded(digits: Path, tmp_path: Path):
     result = train(tiny(digits, METHOD, epochs=1), tmp_path / "run", cpu=True)
     assert 0 <= result["metrics"]["accuracy"] <= 1
+    canonical = result["metrics"]["canonical_sizes"]
+    assert canonical["spread"] == pytest.approx(1, abs=0.2), "three steps hardly teach a size"
+    assert 0 <= canonical["converged"] <= 1
     model = load_run(tmp_path / "run")
     assert float(model.size_canonicalizer().network.trust) >= 0
 
@@ -56,9 +71,10 @@ def test_a_run_is_trained_and_loaded(digits: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"config": DECConfig()}, "needs a SizeNetwork"),
+        ({"config": DECConfig.paper()}, "needs a SizeNetwork"),
         ({"learning_steps": -1}, "learning-steps is -1"),
         ({"along": -1.0}, "along -1.0"),
+        ({"config": DECConfig(mode="equivariant"), "canonical_scaling": RandomScaling()}, "must be 0, unless"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict, sentence: str):

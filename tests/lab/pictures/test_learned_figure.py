@@ -54,7 +54,7 @@ def test_canonical_forms_of_each_draw_stand_in_one_row(numbers: Path, tmp_path: 
 
 
 def test_runs_without_a_canonicalizer_are_refused(numbers: Path, tmp_path: Path):
-    with pytest.raises(SystemExit, match="has no canonicalizer at the input; expected a run of a dec row"):
+    with pytest.raises(SystemExit, match="has no canonicalizer at the input; expected a run of a sizes or dec row"):
         main(["figure", "learned", "--run", str(numbers / "aug"), "--out", str(tmp_path / "a.png")])
     with pytest.raises(SystemExit, match="--numbers 0 and --sizes 4; expected at least 1"):
         main(["figure", "learned", "--run", str(numbers / "dec"), "--numbers", "0"])

@@ -73,7 +73,7 @@ def test_bands_are_percentiles_and_infinite_residuals_are_drawn():
 
 
 def test_an_untrained_model_has_residuals_of_zero():
-    model = ls.adapt(torch.nn.Flatten(), ls.DECConfig(), input_size=(3, 32, 32))
+    model = ls.adapt(torch.nn.Flatten(), ls.DECConfig.paper(), input_size=(3, 32, 32))
     found = residuals_of(model, torch.rand(2, 3, 32, 32), steps=2)
     assert found["input"].eq(0).all()
     assert draw_residuals(found, tolerance=1e-4).axes[0].lines[0].get_ydata().tolist() == [1e-8, 1e-8]

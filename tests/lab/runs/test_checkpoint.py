@@ -13,9 +13,9 @@ import torch
 from tiny_recipes import COMPOSE
 from torch import Tensor, nn
 
+from localscale.checkpoints import read_checkpoint, read_weights, write_checkpoint, write_weights
 from localscale.errors import CheckpointError, OutputError
 from localscale.lab.recipes.optimization import Optimization
-from localscale.lab.runs.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
 
 STATE = {"position": {"step": 7, "skipped": 1, "schedule": {"best": math.inf, "waited": 0}}}
 

@@ -169,3 +169,18 @@ def test_what_cannot_be_drawn_is_refused(digits: Path, tmp_path: Path):
         tiny(digits, image_size=16).data.task(NORMALISE, 8)
     with pytest.raises(DataError, match=f"no MNIST in {os.fspath(tmp_path)}"):
         tiny(tmp_path).data.task(NORMALISE, 8)
+
+
+def test_the_boxes_hold_the_ink(digits: Path):
+    images, boxes = make(digits).things(4, CPU)
+    ink = images[:, 0] > images[:, 0].min() + 0.1
+    place = torch.linspace(0, 1, images.shape[-1])
+    x, y = torch.meshgrid(place, place, indexing="xy")
+    near = 1.5 / images.shape[-1]
+    inside = torch.zeros_like(ink)
+    for box in boxes.unbind(1):
+        left, top, right, bottom = box[:, :, None, None].unbind(1)
+        inside |= (x > left - near) & (x < right + near) & (y > top - near) & (y < bottom + near)
+    assert ink.any()
+    assert inside[ink].all()
+    assert not inside.all()

@@ -34,7 +34,7 @@ def refused(recipe: Recipe) -> str:
 
 
 @pytest.mark.parametrize(
-    "method", [FineTune(), AugL(), Canon(mode="equivariant"), DEC(DECConfig(mode="equivariant")), DIRECT, COMPOSE]
+    "method", [FineTune(), AugL(), Canon(mode="equivariant"), DEC(DECConfig.paper(mode="equivariant")), DIRECT, COMPOSE]
 )
 def test_methods_for_masks(method: Method):
     masks(method=method).check()
@@ -42,7 +42,7 @@ def test_methods_for_masks(method: Method):
 
 
 @pytest.mark.parametrize(
-    "method", [FineTune(), InvL(), Canon(), DEC(), DEC(DECConfig(sites=("blocks.0",), mode="equivariant"))]
+    "method", [FineTune(), InvL(), Canon(), DEC(), DEC(DECConfig.paper(sites=("blocks.0",), mode="equivariant"))]
 )
 def test_methods_for_one_class(method: Method):
     """A classifier may use the equivariant mode at a feature, but not at the input."""
@@ -56,7 +56,7 @@ def test_methods_for_one_class(method: Method):
         (InvL(), "use AugL"),
         (Canon(), MASKS),
         (DEC(), MASKS),
-        (DEC(DECConfig(sites=("backbone.blocks.0",))), MASKS),
+        (DEC(DECConfig.paper(sites=("backbone.blocks.0",))), MASKS),
     ],
 )
 def test_methods_that_are_not_for_masks(method: Method, message: str):
@@ -68,8 +68,8 @@ def test_methods_that_are_not_for_masks(method: Method, message: str):
     [
         (AugL(), "use InvL"),
         (Canon(mode="equivariant"), ONE),
-        (DEC(DECConfig(mode="equivariant")), ONE),
-        (DEC(DECConfig(sites=("input", "blocks.0"), mode="equivariant")), ONE),
+        (DEC(DECConfig.paper(mode="equivariant")), ONE),
+        (DEC(DECConfig.paper(sites=("input", "blocks.0"), mode="equivariant")), ONE),
     ],
 )
 def test_methods_that_are_for_masks_alone(method: Method, message: str):

@@ -14,6 +14,7 @@ from tiny_recipes import log_of
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
+from localscale.checkpoints import write_weights
 from localscale.cli import main
 from localscale.errors import CheckpointError
 from localscale.heads import Segmenter
@@ -21,7 +22,6 @@ from localscale.lab.methods import DiscreteCanonicalizer
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.runs import Run, load_run
-from localscale.lab.runs.checkpoint import write_weights
 from localscale.lab.runs.models import create_model
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.training import evaluate_run, train

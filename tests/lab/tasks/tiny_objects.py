@@ -28,7 +28,7 @@ SIZE = 32
 COLOURS = {"blue": (30, 40, 220), "green": (30, 220, 40), "red": (220, 30, 40)}
 CLASSES = 1 + len(COLOURS)
 
-SMALL = DECConfig(
+SMALL = DECConfig.paper(
     knots=4,
     mode="equivariant",
     network=ConvNetwork((8, 16), resolution=16),

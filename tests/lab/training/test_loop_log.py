@@ -41,7 +41,9 @@ def test_every_site_is_logged(method: DEC):
         with torch.no_grad():
             report = loop.model(images, return_report=True)[1]
         scalars.append(loop.one_step(indices.step, indices.samples, (images, labels)))
-    sites = {f"{site}/{what}" for site in method.config.sites for what in ("residual", "steps", "displacement")}
+    sites = {
+        f"{site}/{what}" for site in method.config.sites for what in ("residual", "steps", "displacement", "gradient")
+    }
     losses = {"loss", "task", "prior", "supervision"} if method.supervision else {"loss", "task"}
     assert set(scalars[-1]) == sites | losses | {"gradient", "taken"}
     for site in method.config.sites:
@@ -52,6 +54,15 @@ def test_every_site_is_logged(method: DEC):
     weighed = {"task": 1.0, "prior": method.prior, "supervision": method.supervision}
     total = sum(weight * float(scalars[-1][name]) for name, weight in weighed.items() if weight)
     assert float(scalars[-1]["loss"]) == pytest.approx(total, rel=1e-5)
+
+
+def test_a_canonicalizer_without_a_gradient_is_told(caplog: pytest.LogCaptureFixture):
+    config = dataclasses.replace(DIRECT.config, detached=("input",))
+    loop = loop_of(Noise(size=64), vit(), method=DEC(config))  # DEC.check refuses it; a method of one's own may not
+    first, _ = epochs_of(loop)
+    assert first.scalars["input/gradient"] == 0 < first.scalars["blocks.0/gradient"]
+    assert "epoch 1: the canonicalizer at input received no gradient" in caplog.text
+    assert "canonicalizer at blocks.0" not in caplog.text
 
 
 def test_the_rate_is_logged():

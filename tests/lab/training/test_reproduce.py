@@ -55,11 +55,12 @@ def test_lines_that_continue_and_joint_lines_share_one_budget(tmp_path):
 
 def test_a_line_can_start_from_another_run_than_its_row(tmp_path):
     cells = planned("mnist-hierarchical", tmp_path)
-    for backbone in ("hrvit_b1", "resformer_tiny"):
-        base = cells.pop(f"{backbone}-base")
+    for first in ("hrvit_b1-base", "resformer_tiny-base", "hrvit_b1-sizes_base", "resformer_tiny-sizes_base"):
+        base = cells.pop(first)
         assert (base.start, base.recipe.optimization.epochs) == (None, 8)
     for name, cell in cells.items():
-        assert cell.start == tmp_path / "mnist-hierarchical" / f"{name.partition('-')[0]}-base" / "seed0"
+        before = "sizes_base" if name.endswith("sizes_more") else "base"
+        assert cell.start == tmp_path / "mnist-hierarchical" / f"{name.partition('-')[0]}-{before}" / "seed0"
         assert cell.recipe.optimization.epochs == 6
 
 

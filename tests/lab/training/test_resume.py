@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from tiny_processes import (
 )
 from tiny_recipes import EPOCHS, STEPS, log_of, tiny
 
+from localscale.checkpoints import read_state
 from localscale.errors import CheckpointError, OutputError, TrainingError
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.runs import Run
 from localscale.lab.tasks.mnist import MNISTTask
 from localscale.lab.training import train
+from localscale.lab.training.loop import Loop
 
 CHANCE = Regularization(drop_path=0.2, mixup=0.8, random_erasing=0.5, label_smoothing=0.1)
 
@@ -62,6 +65,28 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 
 
 # Interruptions
+
+
+def test_ctrl_c_stops_after_the_step_and_loses_nothing(
+    whole: Path, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    recipe, run = recipe_of(digits, "plain"), Run(tmp_path / "run")
+    step = Loop.one_step
+
+    def press(loop: Loop, number: int, *batch: Any) -> Any:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(loop, number, *batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "one_step", press)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, run.folder, cpu=True)
+    assert read_state(run.checkpoint)["position"]["step"] == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    go_on(recipe, run.folder)
+    a, b = load_file(run.weights), load_file(Run(whole).weights)
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
 def test_killed_at_every_kind_of_moment(whole: Path, digits: Path, tmp_path: Path):

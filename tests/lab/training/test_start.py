@@ -12,6 +12,7 @@ from tiny_recipes import COMPOSE, tiny
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
+from localscale.checkpoints import write_weights
 from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.backbones.catalogue import create_backbone
 from localscale.lab.methods import Canon, FineTune
@@ -19,7 +20,6 @@ from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe, find_recipe
 from localscale.lab.recipes.changes import with_changes
 from localscale.lab.runs import Run, load_run
-from localscale.lab.runs.checkpoint import write_weights
 from localscale.lab.training import evaluate_run, train
 from localscale.lab.training.runner import make_backbone
 

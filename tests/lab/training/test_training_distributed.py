@@ -13,11 +13,14 @@ from tiny_imagenet import write_discs, write_scaled_discs
 from tiny_processes import together
 from tiny_recipes import COMPOSE, log_of, tiny
 
+from localscale.canonicalizer import DECConfig, SizeNetwork
+from localscale.equilibrium import Picard
+from localscale.lab.methods import SizeEquilibrium
 from localscale.lab.recipes import Recipe
 from localscale.lab.runs import Run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTTask
-from localscale.lab.training import train
+from localscale.lab.training import runner, train
 
 BY_TASK = dataclasses.replace(COMPOSE, supervision=0.0, prior=0.0)
 
@@ -102,3 +105,32 @@ def test_all_processes_ask_the_same_model(digits: Path, tmp_path: Path):
     together(answer_one_question, recipe, tmp_path / "two")
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
+
+
+def learn_sizes_otherwise_in_each_process(recipe: Recipe, folder: Path) -> None:
+    """Train, with other random numbers in each process; the metrics are the size network's weights."""
+    rank, prepare = os.environ["RANK"], SizeEquilibrium.prepare
+
+    def prepare_and_tell(self: SizeEquilibrium, model: Any, batches: Any, *, progress: bool) -> None:
+        torch.manual_seed(int(rank))
+        prepare(self, model, batches, progress=progress)
+        (folder.parent / f"prepared{rank}").touch()
+
+    def evaluate(model: Any, *arguments: Any, **rest: Any) -> dict[str, Any]:
+        return {name: tensor.tolist() for name, tensor in model.canonicalizers["input"].state_dict().items()}
+
+    SizeEquilibrium.prepare = prepare_and_tell  # type: ignore[method-assign]
+    runner.evaluate = evaluate  # type: ignore[attr-defined]
+    work(recipe, folder)
+
+
+@pytest.mark.parametrize("along", [0.0, 1.0])
+def test_sizes_are_learned_once_for_all_processes(along: float, digits: Path, tmp_path: Path):
+    network = SizeNetwork(width=8, blocks=0)
+    config = DECConfig(knots=4, update="compose", network=network, solver=Picard(2, 1e-3, fixed_steps=True))
+    method = SizeEquilibrium(config, learning_steps=3, along=along)
+    together(learn_sizes_otherwise_in_each_process, tiny(digits, method, epochs=1), tmp_path / "two")
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    assert any(first["network.head.bias"]), "something was learned"
+    assert sorted(path.name for path in tmp_path.glob("prepared*")) == ["prepared0"]

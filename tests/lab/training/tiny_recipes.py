@@ -26,7 +26,7 @@ from localscale.lab.tasks.task import Indices, Shard, Task
 BACKBONE = "test_vit"
 BATCH, STEPS, EPOCHS = 8, 5, 3
 COMPOSE = DEC(
-    DECConfig(
+    DECConfig.paper(
         knots=4,
         update=Compose(),
         network=ConvNetwork((8, 16), resolution=16),

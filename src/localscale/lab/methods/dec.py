@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel, adapt
-from localscale.canonicalizer import ConvNetwork, DECConfig, SiteReport
+from localscale.canonicalizer import ConvNetwork, DECConfig, SiteReport, SizeNetwork
 from localscale.canonicalizer.site import INPUT
 from localscale.conventions import lattice
 from localscale.equilibrium import Anderson
@@ -39,7 +39,7 @@ class DEC(Method):
     canonicalizer that ``config.detached`` names learns from supervision and prior alone, not from the task.
     """
 
-    config: DECConfig = field(default_factory=lambda: DECConfig(network=NETWORK, solver=Anderson(6, **TRAINING)))
+    config: DECConfig = field(default_factory=lambda: DECConfig.paper(network=NETWORK, solver=Anderson(6, **TRAINING)))
     """Canonicalizers: sites, maps, update, network, solver and gradient rule."""
     supervision: float = 0.0
     """Weight of the equivariance supervision of the image's map; 0, as in the paper, turns it off."""
@@ -50,6 +50,11 @@ class DEC(Method):
 
     def check(self) -> None:
         self.supervised_scaling.check()
+        if isinstance(self.config.network, SizeNetwork):
+            raise ConfigError(
+                "DEC is trained by the task, and a SizeNetwork learns sizes from the images alone; "
+                "use the method SizeEquilibrium, or DECConfig.paper()"
+            )
         if not (0 <= self.supervision < math.inf and 0 <= self.prior < math.inf):
             raise ConfigError(
                 f"--method.supervision is {self.supervision} and --method.prior {self.prior}; expected 0 or more"

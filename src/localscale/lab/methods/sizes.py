@@ -8,37 +8,40 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel, adapt, learn_sizes
-from localscale.canonicalizer import Compose, DECConfig, SizeNetwork
+from localscale.canonicalizer import DECConfig, SiteReport, SizeNetwork
 from localscale.canonicalizer.site import INPUT
-from localscale.equilibrium import Picard
 from localscale.errors import ConfigError
+from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.methods.dec import site_scalars
 from localscale.lab.methods.method import Criterion, Method, check_mode
 from localscale.lab.randomness import Draws
+from localscale.warp import unscale
 
-__all__ = ["SizeEquilibrium", "size_config"]
-
-
-def size_config() -> DECConfig:
-    """Return the configuration of the tables: one canonicalizer at the image, exactly eight solver steps."""
-    solver = Picard(max_steps=8, tolerance=1e-3, fixed_steps=True)
-    return DECConfig(knots=14, update=Compose(), network=SizeNetwork(), solver=solver, guard=0.03)
+__all__ = ["SizeEquilibrium"]
 
 
 @dataclass(frozen=True)
 class SizeEquilibrium(Method):
     """Scale the things in an image to one size before the backbone sees it."""
 
-    config: DECConfig = field(default_factory=size_config)
+    config: DECConfig = field(default_factory=DECConfig)
     """Settings of the canonicalizer at the image."""
     learning_steps: int = 1000
     """Steps of learning sizes without labels before the backbone is trained."""
     along: float = 0.0
     """Weight of the size loss while the backbone is trained; 0 keeps the size network fixed."""
+    canonical_scaling: RandomScaling = field(default_factory=lambda: RandomScaling(probability=0.0))
+    """Random scaling of the canonical forms in training. Scaling the images hardly changes their canonical forms."""
 
     def check(self) -> None:
         if not isinstance(self.config.network, SizeNetwork) or INPUT not in self.config.sites:
             raise ConfigError('the size equilibrium needs a SizeNetwork at the site "input"')
+        self.canonical_scaling.check()
+        if self.canonical_scaling.probability and (self.config.sites != (INPUT,) or self.config.mode != "invariant"):
+            raise ConfigError(
+                '--method.canonical-scaling.probability must be 0, unless "input" is the only site and the '
+                "mode is invariant"
+            )
         if self.learning_steps < 0 or self.along < 0:
             raise ConfigError(
                 f"--method.learning-steps is {self.learning_steps} and --method.along {self.along}; expected 0 or more"
@@ -62,10 +65,19 @@ class SizeEquilibrium(Method):
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:
         assert isinstance(model, AdaptedModel)
-        logits, report = model(images, return_report=True)
+        logits, report = self._answer(model, images, draws)
         task = criterion(logits, labels)
         found = {"loss": task, "task": task} | site_scalars(report)
         if self.along:
             found["sizes"] = model.size_loss(images)
             found["loss"] = task + self.along * found["sizes"]
         return found
+
+    def _answer(self, model: AdaptedModel, images: Tensor, draws: Draws) -> tuple[Tensor, dict[str, SiteReport]]:
+        """Return the model's logits on canonical forms, which are scaled at random if the settings say so."""
+        if not self.canonical_scaling.probability:
+            return model(images, return_report=True)
+        report = model.size_canonicalizer()(images)
+        canonical = unscale(images, report.applied @ self.canonical_scaling.maps(draws, "canonical"))
+        with model.disabled():
+            return model(canonical), {INPUT: report}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,15 @@ from torch import Tensor
 
 from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT
-from localscale.errors import CheckpointError, ShapeError
+from localscale.errors import CheckpointError, ConfigError, ShapeError
 from localscale.lab.pictures.files import new_figure
 from localscale.lab.pictures.grids import draw_grid, warp_grid
-from localscale.lab.runs.finished import read_run
-from localscale.lab.tasks.mnist import MNISTData
+from localscale.lab.runs.finished import FinishedRun, read_run
+from localscale.lab.runs.groups import open_groups
 from localscale.maps.base import Map
 from localscale.warp import unscale
 
-__all__ = ["draw_canonical", "draw_learned", "learned_maps"]
+__all__ = ["draw_canonical", "draw_learned", "learned_maps", "open_canonicalizer"]
 
 CELL = 1.1  # inches
 
@@ -78,25 +79,38 @@ def draw_canonical(images: Tensor, m: Map, sizes: int) -> Any:
 
 
 def learned_maps(folder: Path, *, numbers: int, sizes: int, data: Path | None = None) -> tuple[Tensor, Map, list[str]]:
-    """Return test images of an MNIST run, their maps at the input, and their labels.
+    """Return test images of a run at several sizes, their maps at the input, and the names of their classes.
 
     Args:
         folder: a finished run with a canonicalizer at the input.
         numbers: how many test images.
-        sizes: how many random draws of each image's digit sizes.
-        data: folder with MNIST; ``None`` means the folder that the recipe names.
+        sizes: how many draws of each image's local sizes, the image itself among them.
+        data: folder of the test images; ``None`` means the folder that the recipe names.
     """
+    run, model = open_canonicalizer(folder, data)
+    if run.recipe.data.dense:
+        raise CheckpointError(f"the run in {folder} predicts masks; localscale report draws the maps of such runs")
+    data_of_run: Any = run.recipe.data
+    if hasattr(data_of_run, "variants"):  # these are drawn, so there can be more than the run was measured with
+        drawn = dataclasses.replace(data_of_run, variants=max(1, sizes - 1))
+        run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, data=drawn))
+    groups = open_groups(run, sizes=sizes)
+    read = [groups.read(number) for number in range(min(numbers, groups.count))]
+    if any(len(group.images) < sizes for group in read):
+        raise ConfigError(f"--sizes is {sizes}; this run has {min(len(group.images) for group in read)} of each image")
+    images = torch.cat([group.images for group in read])
+    names = [groups.name_of(group.label) for group in read for _ in range(sizes) if group.label is not None]
+    with torch.no_grad():
+        _, report = model(run.normalise(images), return_report=True)
+    return images, report[INPUT].map, names
+
+
+def open_canonicalizer(folder: Path, data: Path | None = None) -> tuple[FinishedRun, AdaptedModel]:
+    """Return the finished run in ``folder`` and its model, which needs a canonicalizer at the input."""
     run = read_run(folder).with_data(data)
-    if not isinstance(run.recipe.data, MNISTData):
-        raise CheckpointError(f"the run in {folder} is not on MNIST; localscale report draws the maps of other runs")
     model = run.load_model()
     if not isinstance(model, AdaptedModel) or INPUT not in model.canonicalizers:
-        raise CheckpointError(f"the run in {folder} has no canonicalizer at the input; expected a run of a dec row")
-    task = run.make_task()
-    draw = task.test.renderer("cpu")
-    drawn = [draw(torch.arange(numbers), variant) for variant in range(sizes)]
-    images = torch.stack([image for image, _ in drawn], dim=1).flatten(0, 1)
-    labels = torch.stack([label for _, label in drawn], dim=1).flatten()
-    with torch.no_grad():
-        _, report = model(task.normalise(images), return_report=True)
-    return images, report[INPUT].map, [f"{label:03d}" for label in labels.tolist()]
+        raise CheckpointError(
+            f"the run in {folder} has no canonicalizer at the input; expected a run of a sizes or dec row"
+        )
+    return run, model

@@ -63,7 +63,7 @@ def residuals_of(model: AdaptedModel, images: Tensor, *, steps: int = 20) -> dic
         images: ``(B, C, H, W)``, normalised for its backbone.
         steps: number of solver steps.
 
-    >>> model = ls.adapt(torch.nn.Flatten(), ls.DECConfig(), input_size=(3, 32, 32))
+    >>> model = ls.adapt(torch.nn.Flatten(), input_size=(3, 32, 32))
     >>> residuals_of(model, torch.rand(2, 3, 32, 32), steps=5)["input"].shape
     torch.Size([2, 5])
     """

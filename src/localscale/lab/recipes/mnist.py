@@ -21,6 +21,8 @@ from localscale.lab.recipes.rows import (
     INVL,
     OPTIM,
     SIZES,
+    SIZES_ALONG,
+    SIZES_TUNED,
     Budget,
     Protocol,
     joint,
@@ -52,5 +54,7 @@ MNIST = Protocol(
         "dec_compose": COMPOSE,
         "dec_compose_joint": joint(COMPOSE),
         "sizes": SIZES,
+        "sizes_along": SIZES_ALONG,
+        "sizes_tuned": SIZES_TUNED,
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,6 +55,12 @@ class Optimization:
             raise ConfigError(f"--warmup-epochs is {self.warmup_epochs}; expected fewer than --epochs {self.epochs}")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"--layer-decay is {self.layer_decay}; expected more than 0 and at most 1")
+
+    def with_short_warmup(self) -> Optimization:
+        """Return settings whose warm-up fits into the epochs: a fifth of them if it was as long as all or longer."""
+        if self.warmup_epochs < self.epochs:
+            return self
+        return dataclasses.replace(self, warmup_epochs=self.epochs / 5)
 
     def backbone_groups(self, backbone: nn.Module) -> list[dict[str, Any]]:
         """Return the parameter groups of ``backbone``, before a method wraps it: by weight decay and by depth."""

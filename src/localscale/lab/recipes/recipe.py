@@ -60,6 +60,16 @@ class Recipe:
 
     def check(self) -> None:
         """Raise ``ConfigError`` for settings that cannot work, before any data or weights are loaded."""
+        if type(self.data) not in TASKS.values():
+            raise ConfigError(
+                f"{type(self.data).__name__} is not registered, so the run could not be loaded again; put "
+                '@localscale.lab.tasks.register("NAME") above the class'
+            )
+        if type(self.method) not in METHODS.values():
+            name = type(self.method).__name__
+            raise ConfigError(
+                f"{name} is not registered, so the run could not be loaded again; enter it: METHODS[{name!r}] = {name}"
+            )
         for part in (self.method, self.data, self.augmentation, self.optimization, self.regularization):
             part.check()
         self.method.check_answers(dense=self.data.dense)
@@ -114,7 +124,8 @@ def _read(values: Any, annotation: type[Any], what: str) -> Any:
     known = {kind.__name__: kind for kind in REGISTRIES.get(annotation, {"": annotation}).values()}
     if not isinstance(values, dict) or values.get("kind") not in known:
         found = values.get("kind") if isinstance(values, dict) else type(values).__name__
-        raise ConfigError(f"{what} is of kind {found!r}: {near_misses(str(found), known)}")
+        hint = "; if it is your own, import the module that registers it first" if annotation in REGISTRIES else ""
+        raise ConfigError(f"{what} is of kind {found!r}: {near_misses(str(found), known)}{hint}")
     kind = known[values["kind"]]
     if hasattr(kind, "from_dict"):
         return kind.from_dict({name: value for name, value in values.items() if name != "kind"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from localscale.canonicalizer import INPUT, Compose, DECConfig, Descent
-from localscale.equilibrium import Picard, Unrolled
+from localscale.equilibrium import Phantom, Picard, Unrolled
 from localscale.lab.methods import DEC, Canon, FineTune, InvL, Method, RandomScaling, SizeEquilibrium
 from localscale.lab.methods.dec import NETWORK, TRAINING
 from localscale.lab.recipes.optimization import Optimization
@@ -82,7 +82,7 @@ class Protocol:
 
 def paper_dec(sites: tuple[str, ...]) -> DEC:
     """Return the paper's DEC: the direct update at the image and at the backbone's first site, trained by the task."""
-    return DEC(DECConfig(sites=(INPUT, sites[0]), knots=(6, 4), network=NETWORK, solver=SOLVER))
+    return DEC(DECConfig.paper(sites=(INPUT, sites[0]), knots=(6, 4), network=NETWORK, solver=SOLVER))
 
 
 def paper_optim(sites: tuple[str, ...]) -> DEC:
@@ -95,7 +95,7 @@ def supervised_dec(strength: float, mode: str = "invariant") -> DEC:
 
     Four layers let a canonicalizer see a whole digit. Ten knots let a map enlarge one part and leave its neighbours.
     """
-    config = DECConfig(
+    config = DECConfig.paper(
         sites=(INPUT,),
         knots=10,
         update=Compose(),
@@ -113,6 +113,20 @@ SIZES = Row(
     "Learn sizes without labels, then train on canonical forms.",
     SizeEquilibrium(),
     budget="both",
+)
+SIZES_ALONG = Row(
+    "Size equilibrium, learned along",
+    "Learn sizes without labels while the backbone is trained.",
+    SizeEquilibrium(DECConfig(detached=(INPUT,)), learning_steps=0, along=1.0),
+    budget="both",
+    canonicalizer_rate=2e-3,
+)
+SIZES_TUNED = Row(
+    "Size equilibrium, tuned by the task",
+    "Learn sizes, then train the size network by the task, too.",
+    SizeEquilibrium(DECConfig(gradient=Phantom(1)), along=1.0),
+    budget="both",
+    canonicalizer_rate=1e-4,
 )
 # Rows that several tasks have. A task replaces the fields in which its own rows differ.
 BASE = Row("Base", "Fine-tune the backbone on the images as they are.", augmented=False)

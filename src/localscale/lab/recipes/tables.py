@@ -9,7 +9,7 @@ from localscale.errors import ConfigError, near_misses
 from localscale.lab.recipes import PROTOCOLS, find_recipe
 from localscale.lab.recipes.changes import Changes, with_changes
 from localscale.lab.recipes.recipe import Recipe
-from localscale.lab.recipes.rows import Budget, BudgetName, Row
+from localscale.lab.recipes.rows import SIZES, Budget, BudgetName, Row
 
 __all__ = ["TABLES", "Line", "Table", "find_table"]
 
@@ -110,11 +110,23 @@ SMALL_BUDGETS: dict[BudgetName, Budget] = {
     "both": Budget(60, 5e-4),
 }
 HALF_AUGMENTED = {"augmentation": {"probability": 0.5}}
+NOT_AUGMENTED = {"augmentation": {"probability": 0.0}}
+EQUAL_COMPUTE = 304  # px: DeiT-Tiny on larger images takes as long as with a size equilibrium at 224 px
 SITES = ("input", "blocks.0", "blocks.4", "blocks.8")
 
 
 def _ablation(key: str, label: str, changes: Changes) -> Line:
     return Line("dec_compose", key, label, changes={"method": {"config": changes}})
+
+
+def _looks(looks: int, settling: int) -> Line:
+    label = f"Size equilibrium, held still, {looks} looks" + (f", {settling} maps a look" if settling > 1 else "")
+    return Line("sizes", f"sizes_looks{looks}", label, changes=_solved_in(looks, settling))
+
+
+def _solved_in(looks: int, settling: int) -> Changes:
+    """Return the changes to a size equilibrium that looks ``looks`` times, with ``settling`` maps for each look."""
+    return {"method": {"config": {"network": {"settling": settling}, "solver": {"max_steps": looks}}}}
 
 
 TABLES: dict[str, Table] = {
@@ -140,17 +152,38 @@ TABLES: dict[str, Table] = {
         "The size equilibrium on MNIST, DeiT-Tiny",
         "mnist",
         ("deit_tiny",),
-        _lines("aug_long", "sizes"),
+        (
+            Line("aug_long"),
+            Line(
+                "aug_long",
+                "aug_long_larger",
+                f"Aug, long, at {EQUAL_COMPUTE} px (equal compute)",
+                changes={"data": {"image_size": EQUAL_COMPUTE}},
+            ),
+            *_lines("dec_joint", "dec_compose_joint", "sizes", "sizes_along", "sizes_tuned"),
+            _looks(8, 1),
+            _looks(4, 2),
+        ),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,
         changes=SMALL,
+        paper="mnist",
+    ),
+    "mnist-sizes-long": Table(
+        "The size equilibrium on MNIST at the paper's budget, DeiT-Tiny, 50,000 test images",
+        "mnist",
+        ("deit_tiny",),
+        _lines("aug_long", "sizes"),
+        runs="mnist-sizes-long",
+        budgets={"both": Budget(90, 5e-4)},
+        changes={**SMALL, "data": {**SMALL_DATA, "test_count": 50_000}},
         paper="mnist",
     ),
     "mnist-cnn": Table(
         "Local scale invariance on MNIST, EfficientNet-Lite0",
         "mnist",
         ("efficientnet_lite0",),
-        _lines("aug", "aug_plus", "dec", "dec_compose", "aug_long", "dec_compose_joint"),
+        _lines("aug", "aug_plus", "dec", "dec_compose", "aug_long", "dec_compose_joint", "sizes"),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,
         changes=SMALL,
@@ -200,6 +233,9 @@ TABLES: dict[str, Table] = {
             Line("aug", label="Aug (control)", start="base", budget="more", changes=HALF_AUGMENTED),
             Line("dec", start="base", changes={**HALF_AUGMENTED, "optimization": {"canonicalizer_rate": 1e-4}}),
             Line("dec_compose", start="base", changes=HALF_AUGMENTED),
+            Line("sizes", start="base", budget="more", changes=HALF_AUGMENTED),
+            Line("sizes", "sizes_base", "Size equilibrium, from scratch", budget="first", changes=NOT_AUGMENTED),
+            Line("sizes", "sizes_more", f"{SIZES.label}, both stages", "sizes_base", "more", HALF_AUGMENTED),
         ),
         runs="mnist-hierarchical",
         budgets={"first": Budget(8), "more": Budget(6, 5e-4)},
@@ -219,7 +255,7 @@ TABLES: dict[str, Table] = {
         "The small model of the app: StarNet-S100 from scratch, four times the images",
         "mnist",
         ("starnet_s100",),
-        _lines("aug_long", "dec_compose_joint"),
+        (Line("aug_long"), Line("sizes", changes=_solved_in(4, 2))),  # few looks, because the app runs on a CPU
         runs="mnist-shipped",
         budgets={"both": Budget(14, 2e-3)},
         changes={**SMALL, "data": {**SMALL_DATA, "train_count": 24_000}},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
-from localscale.canonicalizer import INPUT, SiteReport
+from localscale.canonicalizer import INPUT, SiteReport, SizeNetwork
 from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.methods import DiscreteCanonicalizer
 from localscale.lab.runs.finished import FinishedRun
@@ -19,7 +19,7 @@ from localscale.lab.tasks.objects import IGNORED
 from localscale.maps.base import Map
 from localscale.metrics import image_iou, invariance_error
 
-__all__ = ["Answer", "Health", "SiteHealth", "TrainedModel", "measure_changes", "open_model"]
+__all__ = ["Answer", "Health", "SiteHealth", "TrainedModel", "measure_changes", "method_of", "open_model"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,13 @@ class TrainedModel:
         if isinstance(self.network, DiscreteCanonicalizer):
             return {INPUT: self.network.choose(pixels)}
         return {}
+
+
+def method_of(model: nn.Module) -> str | None:
+    """Return the method of a model's canonicalizers, size equilibrium or DEC; ``None`` for a model without any."""
+    if not isinstance(model, AdaptedModel):
+        return None
+    return "size equilibrium" if isinstance(model.dec_config.network, SizeNetwork) else "DEC"
 
 
 def open_model(run: FinishedRun) -> TrainedModel:

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from localscale.errors import CheckpointError
+from localscale.checkpoints import read_weights
+from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.backbones.catalogue import Normalise, normalisation, sketch_of
 from localscale.lab.recipes.recipe import Recipe
-from localscale.lab.runs.checkpoint import read_weights
 from localscale.lab.runs.models import create_model, make_task
 from localscale.lab.runs.run import Log, Run
 from localscale.lab.tasks import TASKS
@@ -39,6 +39,11 @@ class FinishedRun:
     def classes(self) -> int:
         """The number of classes that the model was trained for."""
         return self.result["classes"]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the labels; empty if the run's data has none."""
+        return tuple(self.result.get("class_names", ()))
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -72,13 +77,15 @@ class FinishedRun:
 
     def make_task(self) -> Any:
         """Return the task, with its data opened."""
-        return make_task(self.recipe)
+        return make_task(dataclasses.replace(self.recipe, data=self.recipe.data.with_classes(self.class_names)))
 
     def with_data(self, folder: Path | None) -> FinishedRun:
         """Return the same run with its test images in ``folder``; ``None`` keeps the recipe's folder."""
         if folder is None:
             return self
         data: Any = self.recipe.data
+        if data.test_field not in [field.name for field in dataclasses.fields(data)]:
+            raise ConfigError(f"{type(data).__name__} has no field {data.test_field} for a folder; leave out --data")
         moved = dataclasses.replace(data, **{data.test_field: folder})
         return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, data=moved))
 
@@ -110,6 +117,8 @@ def read_run(folder: str | Path) -> FinishedRun:
 
 def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
     """Return the trained model of the finished run in ``folder``, in evaluation mode.
+
+    A run on data of your own needs their class registered: import its module first (``localscale.lab.tasks.register``).
 
     >>> model = load_run("runs/mnist-deit_tiny-dec/seed0")  # doctest: +SKIP
     """

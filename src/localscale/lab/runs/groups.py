@@ -12,9 +12,11 @@ from torchvision.transforms.v2 import functional as T
 
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
+from localscale.lab.data.images import read_image
 from localscale.lab.data.objects import LocallyScaledObjects
 from localscale.lab.runs.finished import FinishedRun
-from localscale.lab.tasks.imagenet import ImageNetData, central_crop
+from localscale.lab.tasks.folder import FolderData, central_crop
+from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import IGNORED, ObjectsData, check_masks
 
@@ -66,7 +68,11 @@ def open_groups(run: FinishedRun, *, sizes: int | None = SIZES) -> ImageGroups:
     """
     data: Any = run.recipe.data
     field = data.test_field
-    if getattr(data, field) is None and run.task != "mnist":
+    if run.task not in KINDS:
+        raise ConfigError(
+            f"the task {run.task} has no images at several scales to show; reports and figures know {', '.join(KINDS)}"
+        )
+    if getattr(data, field) is None and run.task not in ("mnist", "folder"):
         raise ConfigError(f"the recipe names no data.{field}; add --data FOLDER")
     found = KINDS[run.task](run, sizes)
     if found.classes != run.classes:
@@ -109,7 +115,10 @@ class _Photographs(ImageGroups):
         data = run.recipe.data
         assert isinstance(data, ImageNetData)
         assert data.test_root is not None
-        self.sizes, self.dataset = sizes, LocallyScaledImageNet(data.test_root, transform=central_crop(data))
+        self.sizes, self.dataset = (
+            sizes,
+            LocallyScaledImageNet(data.test_root, transform=central_crop(data.image_size, data.crop)),
+        )
         self.groups = [group for group, positions in self.dataset.groups.items() if len(positions) > 1]
         self.count, self.classes = len(self.groups), len(self.dataset.classes)
 
@@ -130,6 +139,33 @@ class _Photographs(ImageGroups):
 
     def name_of(self, label: int) -> str:
         return self.dataset.classes[label]
+
+
+class _Folder(ImageGroups):
+    """Validation images of a user's folder, each with the random scalings that InvE is measured with."""
+
+    def __init__(self, run: FinishedRun, sizes: int | None) -> None:
+        assert isinstance(run.recipe.data, FolderData)
+        self.task = run.make_task()
+        self.count, self.classes = len(self.task.val), self.task.classes
+        self.variants = range(run.recipe.data.variants)[: None if sizes is None else sizes - 1]
+        # Neighbours in a folder are of one class, so the images are shown in a fixed random order.
+        self.order = torch.randperm(self.count, generator=torch.Generator().manual_seed(0)).tolist()
+
+    def read(self, number: int) -> ImageGroup:
+        place = self.order[number]
+        path, label = self.task.val.items[place]
+        image = self.task.central(read_image(path))[None].float() / 255
+        scaled = [self.task.scaled(image, torch.tensor([place]), variant) for variant in self.variants]
+        return ImageGroup(
+            f"{self.name_of(label)}/{path.name}",
+            torch.cat((image, *scaled)),
+            ["as it is", *(f"scaling {variant + 1}" for variant in self.variants)],
+            label=label,
+        )
+
+    def name_of(self, label: int) -> str:
+        return self.task.class_names[label]
 
 
 class _Scenes(ImageGroups):
@@ -156,4 +192,4 @@ class _Scenes(ImageGroups):
         return ImageGroup(f"scene {number}", torch.stack(images), captions, masks=torch.stack(masks))
 
 
-KINDS: dict[str, type[Any]] = {"mnist": _Numbers, "imagenet": _Photographs, "objects": _Scenes}
+KINDS: dict[str, type[Any]] = {"mnist": _Numbers, "imagenet": _Photographs, "objects": _Scenes, "folder": _Folder}

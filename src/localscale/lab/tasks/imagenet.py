@@ -18,6 +18,7 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
+from localscale.lab.tasks.folder import central_crop
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least, seed_of
 
 __all__ = ["ImageNetData", "ImageNetTask"]
@@ -63,12 +64,14 @@ class ImageNetData(TaskData):
 class ImageNetTask(Task):
     """Classify what an image shows, at any size of the object."""
 
+    from_files = True
+
     def __init__(self, data: ImageNetData, normalise: Transform, batch_size: int) -> None:
         self.data, self.normalise, self.batch_size = data, normalise, batch_size
         if data.train_root is None or data.test_root is None:
             missing = "train-root" if data.train_root is None else "test-root"
             raise ConfigError(f"--data.{missing} is needed: {_WHAT[missing]}")
-        self.test = LocallyScaledImageNet(data.test_root, transform=central_crop(data))
+        self.test = LocallyScaledImageNet(data.test_root, transform=central_crop(data.image_size, data.crop))
         if 1.0 not in self.test.scales:
             raise DataError(
                 f"{data.test_root} has no images at scale 1.0, which InvE needs; "
@@ -192,18 +195,6 @@ class _Groups(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, place: int) -> tuple[Tensor, int]:
         group = self.dataset.read_group(self.groups[place])
         return group.images, int(group.label)
-
-
-def central_crop(data: ImageNetData) -> Any:
-    """Return the transform that resizes and crops as timm does for evaluation."""
-    shorter = int(data.image_size / data.crop)
-    return v2.Compose(
-        [
-            v2.Resize(shorter, interpolation=v2.InterpolationMode.BICUBIC),
-            v2.CenterCrop(data.image_size),
-            v2.PILToTensor(),
-        ]
-    )
 
 
 _WHAT = {

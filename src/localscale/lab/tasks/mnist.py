@@ -13,10 +13,13 @@ from tqdm import tqdm
 
 from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.data.mnist.digits import embedded_digits
+from localscale.lab.data.mnist.render import REFERENCE
+from localscale.lab.data.mnist.triples import LAYOUTS
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 
 __all__ = ["MNISTData", "MNISTTask"]
 
+INK = 20  # pixels: the larger side of the ink of an MNIST digit
 BRACKETS = ((0.4, 1.0), (1.0, 2.0), (2.0, 3.0))  # per-scale table of the paper
 
 
@@ -106,6 +109,14 @@ class MNISTTask(Task):
         drawn = [draw(index) for index in torch.arange(self.train_count).split(500)]
         images = torch.cat([(255 * image + 0.5).to(torch.uint8) for image, _ in drawn])
         return images, torch.cat([label for _, label in drawn])
+
+    def things(self, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return test images, and the square boxes of their digits."""
+        draw, index = self.test.renderer(device), torch.arange(min(count, len(self.test)))
+        drawn, triples = draw(index)[0], draw.triples(index)
+        centres = torch.tensor(list(LAYOUTS.values()), device=device)[triples.layouts.to(device)]
+        half = (triples.factors.to(device).float() * (INK / 2 / REFERENCE))[..., None]
+        return self.normalise(drawn), torch.cat((centres - half, centres + half), dim=-1)
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
         """Return accuracy and InvE on the test images and their variants, and the accuracy in each bracket of sizes."""

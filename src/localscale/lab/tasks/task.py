@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -111,17 +111,20 @@ class Batches:
 
 
 class TaskData(ABC):
-    """Settings of a task: a frozen dataclass with defaults for every field, listed in ``TASKS``."""
+    """Settings of a task: a frozen dataclass with defaults for every field, entered in ``TASKS`` by ``register``."""
 
     dense: ClassVar[bool] = False  # whether every pixel has a label
     test_field: ClassVar[str] = "test_root"  # the field that names the folder of test images
     metrics: ClassVar[tuple[str, ...]] = ()  # names that the metrics of a result must have
     image_size: int
-    data_seed: int
+    data_seed: int  # of tasks that draw their images
 
-    @abstractmethod
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 (optional)
         """Raise ``ConfigError`` for settings that cannot work."""
+
+    def with_classes(self, names: Sequence[str]) -> TaskData:
+        """Return the settings for a model whose labels have these names; by default the classes are fixed."""
+        return self
 
     @abstractmethod
     def task(self, normalise: Transform, batch_size: int) -> Task:
@@ -141,25 +144,31 @@ class Task(ABC):
 
     normalise: Transform
     classes: int
+    class_names: tuple[str, ...] = ()  # names of the labels, where the data has names
     train_count: int
     fresh_head = False  # whether to replace a pretrained head even if it has the right number of classes
     dense = False  # whether every pixel has a label
+    from_files = False  # whether loading a batch decodes image files
 
-    @abstractmethod
     def describe(self) -> str:
         """Return a description of the training and test images for result.json."""
+        return f"{type(self).__name__}, {self.train_count} training images of {self.classes} classes"
 
     def criterion(self, label_smoothing: float) -> Criterion:
         """Return the loss of logits and labels; the default is the cross-entropy."""
         return functools.partial(_cross_entropy, label_smoothing=label_smoothing)
 
-    @abstractmethod
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
-        """Yield each batch of indices with its data as loaded on the host; ``seed`` is the run's."""
+        """Yield each batch of indices with its data as loaded on the host, by default None; ``seed`` is the run's."""
+        return ((indices, None) for indices in batches)
 
     @abstractmethod
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return images ``(B, 1 or C, H, W)`` in [0,1] and their labels on ``device``."""
+
+    def things(self, count: int, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """Return at most ``count`` normalised test images and the boxes ``(B, N, 4)`` of their things, if known."""
+        return None
 
     @abstractmethod
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:

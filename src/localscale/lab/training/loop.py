@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from localscale.errors import ConfigError, TrainingError
+from localscale.fitting.traps import Gradients
 from localscale.lab.backbones.catalogue import repeated_blocks
 from localscale.lab.methods import TrainingStep
 from localscale.lab.randomness import Draws
@@ -25,10 +26,13 @@ from localscale.lab.recipes.regularization import mixing, smoothing
 from localscale.lab.tasks.task import Batches, Shard, Task, seed_of
 from localscale.lab.training.graph import Replayed
 from localscale.lab.training.memory import memory_advice
+from localscale.lab.training.stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
 __all__ = ["Epoch", "Loop", "Position"]
+
+KEPT = 2048  # images in memory while sizes are learned: 0.3 GB in 8 bits at 224 px
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,29 @@ class Position:
 
 @dataclass(frozen=True)
 class _Unlabelled:
-    """The normalised training images of one epoch, in batches."""
+    """The normalised training images of one epoch, in batches.
+
+    Images that are decoded from files are kept after the first pass, at most ``KEPT`` of them; decoding them again in
+    every pass would take longer than learning from them.
+    """
 
     loop: Loop
     batches: Batches
+    kept: list[Any] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Tensor]:
-        task, steps = self.loop.task, self.batches.steps(0, self.batches.per_epoch)
-        for indices, loaded in task.load(steps, self.loop.recipe.seed):
-            yield task.normalise(task.images(indices, loaded, self.loop.device)[0])
+        task, device = self.loop.task, self.loop.device
+        if self.kept:
+            for indices, loaded in self.kept:
+                yield task.normalise(task.images(indices, loaded, device)[0])
+            return
+        first = []
+        last = min(self.batches.per_epoch, max(1, KEPT // self.batches.size)) if task.from_files else None
+        for indices, loaded in task.load(self.batches.steps(0, last or self.batches.per_epoch), self.loop.recipe.seed):
+            if task.from_files:
+                first.append((indices, loaded))
+            yield task.normalise(task.images(indices, loaded, device)[0])
+        self.kept.extend(first)
 
 
 class Loop:
@@ -109,6 +127,7 @@ class Loop:
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
         self.position = Position(schedule=self.schedule.state())
+        self._gradients = Gradients(self.model)
         self._mix = mixing(recipe.regularization, task.classes)
         step = TrainingStep(self.model, recipe.method, task.criterion(smoothing(recipe.regularization)))
         self._step, self._optimizer = accelerator.prepare(step, self.optimizer)
@@ -122,9 +141,17 @@ class Loop:
         """Number of steps of the whole run."""
         return self.recipe.optimization.epochs * self.batches.per_epoch
 
-    def unlabelled(self, size: int = 256) -> Iterable[Tensor]:
-        """Return the normalised training images in batches of ``size``; they can be iterated over again and again."""
+    def unlabelled(self) -> Iterable[Tensor]:
+        """Return the normalised training images in batches; they can be iterated over again and again."""
+        size = 64 if self.task.from_files else 256  # photographs take longer to load, and sizes need no large batch
         return _Unlabelled(self, Batches(self.task.train_count, min(size, self.task.train_count), self.recipe.seed))
+
+    def prepare(self, *, progress: bool) -> None:
+        """Let the method prepare the model in the main process; the other processes wait and get its weights."""
+        if self.accelerator.is_main_process:
+            self.recipe.method.prepare(self.model, self.unlabelled(), progress=progress)
+        for tensor in self.model.state_dict().values():
+            tensor.copy_(broadcast(tensor))
 
     def restore(self, position: Position) -> None:
         """Continue from ``position``, after the weights and the optimizer's state have been loaded."""
@@ -132,13 +159,13 @@ class Loop:
         self.schedule.restore(position.schedule)
 
     def run(self, after_epoch: Callable[[Epoch], None], *, progress: bool) -> None:
-        """Train to the last step and call ``after_epoch`` after every epoch."""
+        """Train to the last step and call ``after_epoch`` after every epoch; Ctrl-C stops between two steps."""
         bar = tqdm(
             total=self.total_steps, initial=self.position.step, desc="training", unit="step", disable=not progress
         )
         self._step.train()
         sums, started = _Sums(), time.perf_counter()
-        with bar, memory_advice(self.recipe.optimization.batch_size):
+        with bar, memory_advice(self.recipe.optimization.batch_size), StopRequest(self.shard.world == 1) as stop:
             steps = self.batches.steps(self.position.step, self.total_steps)
             for indices, loaded in self.task.load(steps, self.recipe.seed):
                 sums.add(self.one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
@@ -149,7 +176,9 @@ class Loop:
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
                     after_epoch(epoch)
                     sums, started = _Sums(), time.perf_counter()
-        for buffer in self._statistics:  # each process has its own batch statistics; keep those of the first process
+                if stop.requested:
+                    raise KeyboardInterrupt
+        for buffer in self.model.buffers():  # each process has its own batch statistics and trust; keep the first's
             buffer.copy_(broadcast(buffer))
 
     @property
@@ -187,6 +216,7 @@ class Loop:
         accelerator.backward(scalars["loss"])
         # Loss and norm are equal in all processes, so that all skip the same steps.
         scalars["gradient"] = accelerator.clip_grad_norm_(self.parameters, self.recipe.optimization.clip or math.inf)
+        scalars |= {f"{site}/gradient": norm for site, norm in self._gradients.norms().items()}
         loss = accelerator.reduce(scalars["loss"].detach(), "mean")
         finite = torch.isfinite(loss) & torch.isfinite(scalars["gradient"])
         # The fused optimizer skips the update where found_inf is 1, as it does for a gradient scaler.
@@ -213,6 +243,14 @@ class Loop:
                 "check the images"
             )
         number = self.position.step // self.batches.per_epoch
+        for site in self._gradients.parameters:
+            if scalars[f"{site}/gradient"] == 0:
+                logger.warning(
+                    "epoch %d: the canonicalizer at %s received no gradient, so it learns nothing; check "
+                    "--method.config.detached, and that a loss depends on it",
+                    number,
+                    site,
+                )
         return Epoch(number, scalars, skipped, time.perf_counter() - started)
 
 

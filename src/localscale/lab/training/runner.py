@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
 
+from localscale.checkpoints import read_checkpoint, read_weights, write_checkpoint, write_weights
 from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
 from localscale.files import write_whole
+from localscale.fitting.traps import least_head_rate
 from localscale.lab.recipes.recipe import Recipe, to_dict
-from localscale.lab.runs.checkpoint import read_checkpoint, read_weights, write_checkpoint, write_weights
-from localscale.lab.runs.finished import load_run
+from localscale.lab.runs.finished import read_run
 from localscale.lab.runs.models import create_model, make_task
 from localscale.lab.runs.run import Log, Run
 from localscale.lab.training.evaluation import evaluate
@@ -26,6 +29,8 @@ from localscale.lab.training.loop import Epoch, Loop, Position
 from localscale.machine import machine, versions
 
 __all__ = ["evaluate_run", "make_backbone", "train"]
+
+logger = logging.getLogger(__name__)
 
 TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # each with the extra that installs it
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
@@ -57,6 +62,7 @@ def train(
         checkpoint_seconds: seconds between checkpoints, which are written after an epoch.
         progress: show progress bars.
     """
+    recipe = _with_short_warmup(recipe)
     recipe.check()
     run = Run(folder)
     accelerator = _accelerator(recipe, run, trackers, cpu=cpu)
@@ -82,6 +88,19 @@ def train(
     return found
 
 
+def _with_short_warmup(recipe: Recipe) -> Recipe:
+    before, after = recipe.optimization, recipe.optimization.with_short_warmup()
+    if after is before:
+        return recipe
+    logger.warning(
+        "--warmup-epochs %g does not fit into --epochs %d; the warm-up is shortened to %g epochs",
+        before.warmup_epochs,
+        before.epochs,
+        after.warmup_epochs,
+    )
+    return dataclasses.replace(recipe, optimization=after)
+
+
 def _train(
     recipe: Recipe,
     run: Run,
@@ -95,13 +114,14 @@ def _train(
     torch.manual_seed(recipe.seed)
     backbone, task = make_backbone(recipe)
     loop = Loop(recipe, backbone, task, accelerator, cuda_graph=cuda_graph, compile_blocks=compile_blocks)
+    _warn_about_rate(recipe, task, loop.total_steps)
     preparation = 0.0
     if run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
         loop.restore(Position(**state["position"]))
     else:
         started = time.perf_counter()
-        recipe.method.prepare(loop.model, loop.unlabelled(), progress=progress)
+        loop.prepare(progress=progress)
         preparation = time.perf_counter() - started
     epochs = Log(run.log)
     epochs.cut(loop.position.step // loop.batches.per_epoch)
@@ -117,7 +137,12 @@ def _train(
             write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
             saved = time.monotonic()
 
-    loop.run(after_epoch, progress=progress)
+    try:
+        loop.run(after_epoch, progress=progress)
+    except KeyboardInterrupt:
+        if accelerator.num_processes == 1:  # several processes stop at different steps
+            write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+        raise
     if accelerator.is_main_process:
         # After this checkpoint, an interruption of the evaluation loses no training.
         write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
@@ -136,6 +161,7 @@ def _train(
         "metrics": metrics,
         "data": task.describe(),
         "classes": task.classes,
+        **({"class_names": list(task.class_names)} if task.class_names else {}),
         "steps": loop.total_steps,
         "skipped_steps": loop.position.skipped,
         "seconds": {
@@ -155,6 +181,20 @@ def _train(
         write_whole(run.result_file, json.dumps(result, indent=2) + "\n")
         run.checkpoint.unlink(missing_ok=True)
     return result
+
+
+def _warn_about_rate(recipe: Recipe, task: Any, steps: int) -> None:
+    """Warn if the learning rate is too low to train a head that starts from random weights."""
+    rate, least = recipe.optimization.learning_rate, least_head_rate(steps)
+    if task.fresh_head and recipe.start is None and rate < least:
+        logger.warning(
+            "--learning-rate %g is too low to train a new head of %d classes in %d steps; "
+            "raise it to about %.1g, or train for more --epochs",
+            rate,
+            task.classes,
+            steps,
+            least,
+        )
 
 
 def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:
@@ -220,9 +260,10 @@ def evaluate_run(
             f"the run in {folder} is of {own.backbone} at {own.data.image_size} px, "
             f"not of {recipe.backbone} at {recipe.data.image_size} px; use the run's own --data.image-size"
         )
-    model = load_run(folder, device=str(accelerator.device))
-    task = make_task(recipe)
-    classes = (run.result() or {})["classes"]
+    finished = read_run(folder)
+    model = finished.load_model(str(accelerator.device))
+    task = make_task(dataclasses.replace(recipe, data=recipe.data.with_classes(finished.class_names)))
+    classes = finished.classes
     if classes != task.classes:
         raise CheckpointError(
             f"the run in {folder} has {classes} classes, and these data have {task.classes}; "

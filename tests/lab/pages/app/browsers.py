@@ -67,6 +67,14 @@ class Visit:
     def html(self, part: str) -> str:
         return self.page.locator(part).inner_html()
 
+    def captions(self) -> list[str]:
+        """Return the captions of the image and of its canonical form."""
+        return self.page.locator("#pictures figcaption").all_inner_texts()
+
+    def sources(self) -> list[str]:
+        """Return the data URLs of the image and of its canonical form."""
+        return [picture.get_attribute("src") for picture in self.page.locator("#pictures img").all()]
+
     def changed(self, part: str, before: str) -> str:
         """Wait until the text of ``part`` differs from ``before``, and return it."""
         self._wait("innerText", part, before)

@@ -20,7 +20,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(folder: Path, temporary: Path):
-    run = ["--model", str(folder / "dec"), "--control", str(folder / "control"), "--pretrained", "none"]
+    run = [str(folder / "model"), "--control", str(folder / "control"), "--pretrained", "none"]
     with served(temporary, *run, "--max-megapixels", "1", "--max-megabytes", "1") as (address, process):
         yield address
     assert process.returncode == 0
@@ -46,8 +46,10 @@ def visit(browser, address: str):
 
 
 def test_the_page_opens_with_an_example_and_a_click_chooses_another(visit: Visit):
-    assert "87.5 % right, InvE 0.100" in visit.text("#about p")
-    assert "Scaled ×1.00" in visit.text("#scaled figure")
+    about = visit.text("#about")
+    for words in ("87.5 % right, InvE 0.100", "Size equilibrium: ", "InvE, invariance error: "):
+        assert words in about
+    assert visit.captions() == ["The image\nmarked part ×1.00", "What the model sees\nmarked part ×1.00"]
     assert visit.page.locator("#curve polyline").count() == 2
     before, curve = visit.text("#answers .ls-tops"), visit.text("#curve figcaption")
     visit.page.locator('[data-example="1"]').click()
@@ -59,18 +61,20 @@ def test_the_page_opens_with_an_example_and_a_click_chooses_another(visit: Visit
 
 
 def test_the_slider_changes_picture_and_answers(visit: Visit):
-    before, picture, curve = visit.text("#answers .ls-tops"), visit.html("#scaled figure"), visit.html("#curve svg")
+    before, pictures, curve = visit.text("#answers .ls-tops"), visit.sources(), visit.html("#curve svg")
     visit.slide("#factor", 2)
     after = visit.changed("#answers .ls-tops", before)
     assert re.search(r"\d\.\d %", after)
-    assert visit.redrawn("#scaled figure", picture).count("Scaled ×2.00") == 1
+    visit.page.get_by_text("marked part ×2.00").wait_for()
+    assert len(pictures) == 2
+    assert not set(pictures) & set(visit.sources()), "the image and its canonical form"
     assert re.findall("polyline[^>]*", visit.redrawn("#curve svg", curve)) == re.findall("polyline[^>]*", curve)
 
 
 def test_after_many_quick_moves_the_last_is_shown(visit: Visit):
     for factor in (0.5, 0.8, 1.2, 1.5, 2.3):
         visit.slide("#factor", factor)
-    visit.page.get_by_text("Scaled ×2.30").wait_for()
+    visit.page.get_by_text("marked part ×2.30").wait_for()
 
 
 def test_two_clicks_mark_a_box(visit: Visit):
@@ -134,7 +138,8 @@ def test_an_upload_is_shown_and_not_kept(visit: Visit, tmp_path: Path, temporary
     Image.effect_noise((300, 200), 90).convert("RGBA").save(tmp_path / "noise.png")
     visit.upload(tmp_path / "noise.png")
     visit.changed("#answers .ls-tops", before)
-    assert "DEC's answer for the unscaled image" in visit.changed("#curve figcaption", curve)
+    assert "the model's answer at ×1" in visit.changed("#curve figcaption", curve)
+    assert "reads three digits" in visit.notice("reads three digits")
     assert not list(temporary.rglob("noise.png"))
 
 
@@ -144,16 +149,51 @@ def test_a_model_can_be_typed_and_a_wrong_name_shows_a_notice(visit: Visit):
     field.press("Enter")
     assert "did you mean resnet18" in visit.notice("resnet81")
     visit.page.wait_for_function("document.querySelector('#model input').value !== 'resnet81'")
-    about = visit.text("#about p")
+    about = visit.text("#about p:first-of-type")
     field.fill("test_resnet")
     field.press("Enter")
-    assert "never trained" in visit.changed("#about p", about)
+    assert "no canonicalizer" in visit.changed("#about p:first-of-type", about)
+    visit.page.wait_for_function("document.querySelectorAll('#pictures img').length === 1")
+    assert visit.page.locator("#curve polyline").count() == 1
 
 
 def test_a_narrow_page_does_not_scroll_sideways(browser, address: str):
     visit = Visit(browser, address, width=400)
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= 400
     visit.page.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_image_canonical_form_slider_and_answers_are_in_view_together(browser, address: str, width: int, height: int):
+    visit = Visit(browser, address, width=width, height=height)
+    visit.page.locator("#pictures").evaluate("element => element.scrollIntoView()")
+    parts = ("#pictures .ls-frame >> nth=0", "#pictures .ls-frame >> nth=1", "#factor", "#answers .ls-tops")
+    boxes = [visit.page.locator(part).bounding_box() for part in parts]
+    assert min(box["y"] for box in boxes) >= 0
+    assert max(box["y"] + box["height"] for box in boxes) <= height
+    assert boxes[0]["y"] == pytest.approx(boxes[1]["y"], abs=2)
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    visit.page.close()
+
+
+def test_pictures_are_never_missing_while_the_slider_moves(visit: Visit):
+    visit.page.evaluate(
+        """() => {
+          window.seen = [];
+          const look = () => {
+            const pictures = [...document.querySelectorAll('#pictures img')];
+            window.seen.push(pictures.filter((picture) => picture.complete && picture.naturalWidth > 0).length);
+            requestAnimationFrame(look);
+          };
+          requestAnimationFrame(look);
+        }"""
+    )
+    for factor in (0.5, 1.5, 2.3):
+        visit.slide("#factor", factor)
+        visit.page.get_by_text(f"marked part ×{factor:.2f}").first.wait_for()
+    seen = visit.page.evaluate("window.seen")
+    assert len(seen) > 5
+    assert set(seen) == {2}
 
 
 def test_too_many_requests_at_once_show_a_notice(visit: Visit):

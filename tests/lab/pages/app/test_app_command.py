@@ -25,7 +25,7 @@ def test_a_port_in_use_is_refused(folder: Path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        message = refused("--model", str(folder / "dec"), "--port", str(port))
+        message = refused(str(folder / "model"), "--port", str(port))
     assert message.startswith(f"localscale: cannot listen on port {port} of 127.0.0.1")
     assert "--port" in message
 
@@ -41,7 +41,7 @@ def test_a_host_that_is_unknown_or_another_machine_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "resnet81"), "did you mean resnet18"),
+        (("resnet81",), "did you mean resnet18"),
         (("--port", "70000"), "--port is 70000"),
         (("--max-megapixels", "0"), "--max-megapixels is 0"),
     ],

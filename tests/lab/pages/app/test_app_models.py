@@ -8,50 +8,62 @@ import pytest
 import torch
 from PIL import Image
 from tiny_pairs import write_run
+from tiny_recipes import COMPOSE
 
 from localscale.errors import CheckpointError, ConfigError
-from localscale.lab.methods import Canon
+from localscale.lab.methods import Canon, FineTune, Method
 from localscale.lab.pages.app.models import SHIPPED, Models, Pair, open_pair
 from localscale.lab.pages.app.views import predict
-from localscale.lab.runs import load_run
+from localscale.lab.runs import load_run, read_run
 
 IMAGES = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
 def test_the_small_pair_is_a_run_and_its_control(pair: Pair, folder: Path):
-    assert (pair.name, pair.base_label, pair.size, pair.name_of(7)) == ("small", "control", 64, "007")
-    assert "87.5 % right, InvE 0.100" in pair.note
+    assert (pair.name, pair.label, pair.control_label) == ("small", "size equilibrium", "control")
+    assert (pair.size, pair.name_of(7)) == (64, "007")
+    assert "with size equilibrium" in pair.notes[0]
+    assert pair.notes[0].count("87.5 % right, InvE 0.100") == 2
     predictions = predict(pair, IMAGES)
-    for probabilities, name in ((predictions.base, "control"), (predictions.dec, "dec")):
+    for probabilities, name in ((predictions.control, "control"), (predictions.model, "model")):
         with torch.no_grad():
             torch.testing.assert_close(probabilities, load_run(folder / name)(pair.normalise(IMAGES)).softmax(1))
     assert list(predictions.sites) == ["input"]
 
 
 def test_a_run_without_a_control_is_compared_with_itself(folder: Path):
-    pair = open_pair(str(folder / "dec"))
-    assert "canonicalizers off" in pair.note
+    pair = open_pair(str(folder / "model"))
+    assert pair.control_label == "canonicalizer off"
     predictions = predict(pair, IMAGES)
     with torch.no_grad():
-        torch.testing.assert_close(predictions.base, pair.dec.unwrap()(pair.normalise(IMAGES)).softmax(1))
-    assert not torch.allclose(predictions.base, predictions.dec)
+        torch.testing.assert_close(predictions.control, pair.model.unwrap()(pair.normalise(IMAGES)).softmax(1))
+    assert not torch.allclose(predictions.control, predictions.model)
 
 
-def test_a_run_without_dec_gets_one_that_changes_nothing(tmp_path: Path):
-    pair = open_pair(str(write_run(tmp_path / "run", Canon())))
-    assert "no DEC" in pair.note
+def test_the_words_of_the_notes_are_explained_where_they_appear(folder: Path, tmp_path: Path):
+    for run, words in ((folder / "model", "Size equilibrium: "), (write_run(tmp_path / "run", COMPOSE), "DEC, deep ")):
+        notes = open_pair(str(run)).notes
+        assert [note for note in notes if note.startswith(words)]
+        assert [note for note in notes if note.startswith("InvE, invariance error: ")]
+
+
+@pytest.mark.parametrize("method", [FineTune(), Canon()])
+def test_a_run_without_canonicalizers_is_shown_alone(method: Method, tmp_path: Path):
+    pair = open_pair(str(write_run(tmp_path / "run", method)))
+    assert (pair.label, pair.control_label) == ("model", None)
+    assert "This run has no canonicalizer to show." in pair.notes
     predictions = predict(pair, IMAGES)
-    torch.testing.assert_close(predictions.base, predictions.dec)
+    assert (predictions.control, predictions.sites) == (None, {})
 
 
-def test_a_timm_model_answers_alike_on_both_sides():
+def test_a_timm_model_is_shown_alone():
     pair = open_pair("test_resnet", pretrained="none")
-    assert "never trained" in pair.note
-    assert "weights are random" in pair.note
+    assert "with random weights" in pair.notes[0]
+    assert "no canonicalizer" in pair.notes[0]
     assert pair.name_of(0) == "tench"
+    assert pair.control_label is None
     predictions = predict(pair, pair.prepare(Image.new("RGB", (300, 200), "red")))
-    torch.testing.assert_close(predictions.base, predictions.dec)
-    assert predictions.sites["input"].map.mean_displacement().item() == 0
+    assert (predictions.control, predictions.sites) == (None, {})
 
 
 def test_the_input_is_the_central_crop(pair: Pair):
@@ -77,11 +89,11 @@ def test_unknown_names_are_refused(name: str, kind: type[Exception], message: st
 
 
 def test_an_unfinished_or_truncated_run_is_refused(folder: Path, tmp_path: Path):
-    stopped = shutil.copytree(folder / "dec", tmp_path / "stopped")
+    stopped = shutil.copytree(folder / "model", tmp_path / "stopped")
     (stopped / "result.json").unlink()
     with pytest.raises(CheckpointError, match="is not finished"):
         open_pair(str(stopped))
-    cut = shutil.copytree(folder / "dec", tmp_path / "cut")
+    cut = shutil.copytree(folder / "model", tmp_path / "cut")
     (cut / "weights.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(CheckpointError):
         open_pair(str(cut))
@@ -92,7 +104,7 @@ def test_a_control_needs_a_run_with_the_same_classes(folder: Path, tmp_path: Pat
     result = json.loads((other / "result.json").read_text(encoding="utf-8"))
     (other / "result.json").write_text(json.dumps(result | {"classes": 10}), encoding="utf-8")
     with pytest.raises(CheckpointError, match="number of classes: 10"):
-        open_pair(str(folder / "dec"), control=other)
+        open_pair(str(folder / "model"), control=other)
     with pytest.raises(ConfigError, match="needs no control"):
         open_pair("test_resnet", control=other, pretrained="none")
 
@@ -100,7 +112,7 @@ def test_a_control_needs_a_run_with_the_same_classes(folder: Path, tmp_path: Pat
 def test_the_first_pair_and_the_last_two_stay_in_memory(folder: Path, pair: Pair):
     models = Models(pair, "none")
     assert models.names == ["small"]
-    names = [str(folder / "dec"), str(folder / "control"), "test_resnet"]
+    names = [str(folder / "model"), str(folder / "control"), "test_resnet"]
     first, second, third = map(models.get, names)
     assert models.get("small") is pair
     assert models.get(names[2]) is third
@@ -108,8 +120,11 @@ def test_the_first_pair_and_the_last_two_stay_in_memory(folder: Path, pair: Pair
     assert models.get(names[0]) is not first
 
 
-@pytest.mark.skipif(not (SHIPPED / "dec").is_dir(), reason="the small model is not in this copy")
+@pytest.mark.skipif(not (SHIPPED / "model").is_dir(), reason="the small model is not in this copy")
 def test_the_shipped_files_are_small_and_read_digits():
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) < 5_000_000
     pair = open_pair("small")
-    assert (pair.reads_digits, pair.size) == (True, 224)
+    assert (pair.reads_digits, pair.size, pair.label) == (True, 224, "size equilibrium")
+    control, model = (read_run(SHIPPED / name).metrics for name in ("control", "model"))
+    assert model["accuracy"] >= control["accuracy"] + 0.015
+    assert model["invariance_error"]["squared"] <= 0.6 * control["invariance_error"]["squared"]

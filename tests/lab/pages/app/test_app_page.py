@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from browsers import served
+from PIL import Image
 
 from localscale.lab.pages.app import Limits
 from localscale.lab.pages.app.knots import even_knots
@@ -16,7 +17,7 @@ gr = pytest.importorskip("gradio", reason="needs the extra app")
 
 @pytest.mark.slow
 def test_the_page_is_served_and_leaves_nothing_behind(folder: Path, tmp_path: Path):
-    with served(tmp_path, "--model", str(folder / "dec")) as (address, process):
+    with served(tmp_path, str(folder / "model")) as (address, process):
         assert [path.name[:15] for path in tmp_path.iterdir()] == ["localscale-app-"]
         with urllib.request.urlopen(address) as response:
             assert b"Scale a part" in response.read()
@@ -24,7 +25,7 @@ def test_the_page_is_served_and_leaves_nothing_behind(folder: Path, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_every_handler_fills_its_outputs(pair: Pair):
+def test_every_handler_fills_its_outputs(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from localscale.lab.pages.app.page import make_page
 
     async def page() -> gr.Blocks:  # Gradio leaves an event loop open unless one is running
@@ -33,7 +34,9 @@ def test_every_handler_fills_its_outputs(pair: Pair):
     handlers = {handler.name: handler for handler in asyncio.run(page()).fns.values()}
     example, drag = gr.EventData(None, {"number": 1}), gr.EventData(None, {"row": 1, "column": 1, "x": 0.4, "y": 0.3})
     corners = gr.EventData(None, {"corners": [[0.1, 0.2], [0.4, 0.6]]})
-    knots = even_knots(4)
+    knots, upload, told = even_knots(4), tmp_path / "photo.png", []
+    Image.new("RGB", (80, 60), "green").save(upload)
+    monkeypatch.setattr(gr, "Info", told.append)
     loaded = handlers["on_load"].fn("small", knots, "box")
     view = loaded[5]
     answered = {
@@ -41,6 +44,7 @@ def test_every_handler_fills_its_outputs(pair: Pair):
         "on_example": handlers["on_example"].fn("small", knots, "box", example),
         "on_model": handlers["on_model"].fn(view, "small", 1.0, "box"),
         "on_factor": handlers["on_factor"].fn(view, 2.0),
+        "on_upload": handlers["on_upload"].fn("small", knots, "box", str(upload)),
         "on_mark": handlers["on_mark"].fn(view, 1.0, "box", corners),
         "on_drag": handlers["on_drag"].fn(view, knots, "one knot", drag),
         "on_reset": handlers["on_reset"].fn(view, 5),
@@ -48,3 +52,6 @@ def test_every_handler_fills_its_outputs(pair: Pair):
     }
     for name, values in answered.items():
         assert len(values) == len(handlers[name].outputs), name
+    assert "ls-sites" in handlers["on_warps"].fn(view, 2.0)
+    assert len(told) == 1, "an upload to a model that reads digits is answered with a notice"
+    assert "reads three digits" in told[0]

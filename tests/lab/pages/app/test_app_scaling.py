@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from localscale.conventions import lattice
 from localscale.errors import DataError
 from localscale.lab.data.boxes import Box
+from localscale.lab.pages.app.box_map import BoxMap
 from localscale.lab.pages.app.scaling import (
     LARGEST,
     SMALLEST,
@@ -28,9 +29,9 @@ POINTS = lattice(41, 41, dtype=torch.float32).reshape(1, -1, 2)
 @st.composite
 def boxes(draw: st.DrawFn) -> Box:
     (left, right), (top, bottom) = (sorted((draw(SHARES), draw(SHARES))) for _ in range(2))
-    if min(right - left, bottom - top) < 0.02:
+    if min(right - left, bottom - top) < 0.021:
         return Box(0.0, 0.25, 0.5, 0.75)
-    return Box(left, top, right, bottom)
+    return box_between((left, top), (right, bottom))
 
 
 @given(boxes(), FACTORS)
@@ -57,12 +58,45 @@ def test_the_border_stays(box: Box, factor: float):
 
 
 @given(boxes(), st.floats(0.01, 100))
-def test_the_slope_outside_the_box_stays_between_a_tenth_and_ten(box: Box, factor: float):
+def test_between_box_and_border_determinants_stay_above_the_least(box: Box, factor: float):
     m = box_maps(box, [factor])
-    for axis, (start, end) in ((m.x, (box.left, box.right)), (m.y, (box.top, box.bottom))):
-        outside = axis.local_scale(torch.tensor([[start / 2, (1 + end) / 2]]))[0]
-        for slope, room in zip(outside.tolist(), (start, 1 - end), strict=True):
-            assert room < 1e-4 or 0.1 - 1e-3 <= slope <= 10 + 1e-2
+    least = m.min_determinant().item()
+    found = torch.linalg.det(m.jacobian(POINTS))
+    inside = torch.tensor([[box.centre]])
+    assert least <= found.min().item() + 1e-3
+    fits = fit_factor(box, factor)
+    assert least >= min(fits**2, 0.1 * fits, 0.1) - 1e-3
+    torch.testing.assert_close(m.jacobian(inside), _differences(m, inside), atol=1e-2, rtol=1e-2)
+
+
+def _differences(m: BoxMap, points: torch.Tensor) -> torch.Tensor:
+    """Return the Jacobian by central differences in float64."""
+    m, steps = m.to(dtype=torch.float64), 1e-7 * torch.eye(2, dtype=torch.float64)
+    columns = [(m(points + step) - m(points - step)) / 2e-7 for step in steps]
+    return torch.stack(columns, dim=-1).float()
+
+
+def test_the_least_determinant_is_that_of_the_most_compressed_place():
+    boxes = torch.tensor([[0.4, 0.4, 0.6, 0.6], [0.35, 0.45, 0.65, 0.55], [0.3, 0.3, 0.7, 0.7]])
+    m = BoxMap(*boxes[:, None])
+    found = torch.linalg.det(m.jacobian(lattice(402, 402, dtype=torch.float32).reshape(1, -1, 2)))
+    assert m.min_determinant().item() == pytest.approx(found.min().item(), abs=0.01)
+
+
+def test_only_the_surroundings_of_the_box_make_room():
+    box = Box(0.4, 0.45, 0.6, 0.55)
+    for factor in (0.4, 2.0):
+        displaced = box_maps(box, [factor]).displacement_field(201, 201)[0]
+        assert displaced[80:121, 70:131].any()
+        displaced[60:141, 50:151] = 0  # a margin of the box's width
+        assert not displaced.any()
+
+
+def test_a_box_near_the_border_moves_inwards():
+    m = box_maps(Box(0.7, 0.4, 0.9, 0.6), [2.0])
+    left, right = m(torch.tensor([[[0.7, 0.5], [0.9, 0.5]]]))[0, :, 0].tolist()
+    assert right - left == pytest.approx(0.4)
+    assert right == pytest.approx(0.99)
 
 
 def test_a_small_box_takes_every_factor_of_the_slider_and_a_wide_box_does_not():
@@ -71,6 +105,14 @@ def test_a_small_box_takes_every_factor_of_the_slider_and_a_wide_box_does_not():
     assert factors_to_try(small, 15)[7] == 1.0
     assert fit_factor(wide, LARGEST) == pytest.approx((1 - 0.1 * 0.2) / 0.8)
     assert factors_to_try(wide, 5)[-1] == pytest.approx(fit_factor(wide, LARGEST), abs=1e-5)
+
+
+@given(boxes(), st.integers(3, 20))
+def test_the_factors_increase_and_contain_one_exactly(box: Box, count: int):
+    factors = factors_to_try(box, count)
+    assert 1.0 in factors
+    assert factors == sorted(factors)
+    assert len(factors) in (1, count)
 
 
 @pytest.mark.parametrize("box", [Box(0, 0.2, 1, 0.4), Box(0.2, 0, 0.4, 1), Box(0, 0, 1, 1)])

@@ -12,7 +12,7 @@ from pathlib import Path
 from localscale.errors import DataError
 from localscale.lab.data.imagenet.annotations import TRIMAP
 
-__all__ = ["ImageList", "find_class_index", "list_images", "read_class_index"]
+__all__ = ["ENDINGS", "ImageList", "find_class_index", "images_below", "list_images", "read_class_index"]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".jfif", ".avif"}
 CLASS_INDEX = "class_index.json"
@@ -53,7 +53,7 @@ def list_images(
     if not folder.is_dir():
         raise DataError(f"{what} {folder} is not a folder; expected one with a subfolder per class")
     folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    files = {path.name: _images_below(path, folder) for path in folders}
+    files = {path.name: images_below(path, folder) for path in folders}
     if not any(files.values()):
         loose = any(path.suffix.lower() in ENDINGS for path in folder.iterdir() if path.is_file())
         found = "holds images but no class folders" if loose and not folders else "holds no images in class folders"
@@ -111,7 +111,7 @@ def _label(folders: list[str], path: Path | None, *, given: bool) -> tuple[dict[
     return {name: table[name] for name in folders}, tuple(_readable(name) for _, name in pairs), True
 
 
-def _images_below(path: Path, folder: Path) -> list[str]:
+def images_below(path: Path, folder: Path) -> list[str]:
     """Return the names of files with an image's ending; broken links are included and skipped later with a reason."""
     names, others = list[str](), list[str]()
     for file in path.rglob("*"):

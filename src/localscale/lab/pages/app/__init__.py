@@ -1,4 +1,4 @@
-"""A local web page that scales parts of an image and shows a model's answers (extra: app).
+"""A local web page that scales a part of an image and shows what a model sees and answers (extra: app).
 
 >>> from localscale.lab.pages.app import open_page
 >>> with open_page("small") as address:  # doctest: +SKIP

@@ -12,7 +12,7 @@ from localscale.lab.pages.html import Html, data_url, element, join
 from localscale.lab.pictures.grids import svg_paths, warp_grid
 from localscale.maps.base import Map
 
-__all__ = ["frame", "grid", "handles", "outline", "panel", "strip"]
+__all__ = ["frame", "grid", "handles", "outline", "panel", "polygon", "strip"]
 
 POINTS = 49  # on each line of a grid
 THUMBNAIL = 96  # pixels
@@ -45,6 +45,16 @@ def outline(box: Box) -> Html:
     """Outline a box over an image."""
     sides = {"x": box.left, "y": box.top, "width": box.right - box.left, "height": box.bottom - box.top}
     return _over(element("rect", **{name: f"{1000 * value:.1f}" for name, value in sides.items()}), kind="ls-outline")
+
+
+def polygon(points: Tensor) -> Html:
+    """Outline the closed polygon through ``points`` ``(P, 2)`` over an image.
+
+    >>> polygon(torch.tensor([[0.0, 0.0], [0.5, 0.0], [0.5, 0.25]])).count("500.0,250.0")
+    1
+    """
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in (1000 * points).tolist())
+    return _over(element("polygon", points=corners), kind="ls-outline")
 
 
 def handles(positions: Tensor) -> Html:

@@ -1,8 +1,7 @@
-"""The models that a visitor can choose: pairs of a base model and the same with DEC."""
+"""The models that a visitor can choose, each with the model that it is compared with."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -12,44 +11,63 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as T
 
-from localscale.adaptation import AdaptedModel, adapt
-from localscale.errors import CheckpointError, ConfigError, LocalScaleError
+from localscale.adaptation import AdaptedModel
+from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.backbones.catalogue import Normalise, create_backbone, normalisation, sketch_of
-from localscale.lab.data.imagenet import LocallyScaledImageNet
+from localscale.lab.runs.answers import method_of
 from localscale.lab.runs.finished import FinishedRun, check_control, read_run
-from localscale.lab.tasks.imagenet import ImageNetData
+from localscale.lab.runs.names import names_of_imagenet, names_of_run
 from localscale.lab.tasks.mnist import MNISTData
 
 __all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
 
 SMALL = "small"
-SHIPPED = Path(__file__).with_name("small")  # runs "dec" and "control"
+SHIPPED = Path(__file__).with_name("small")  # runs "model" and "control"
 KEPT = 2  # pairs in memory besides the first
+ABOUT: dict[str | None, str] = {
+    "size equilibrium": "Size equilibrium: a small network estimates how large things are, and a map brings all "
+    "of them to one size before the backbone sees the image.",
+    "DEC": "DEC, deep equilibrium canonicalizer: a small network finds a map that undoes local changes of size before "
+    "the backbone sees the image.",
+    None: "This run has no canonicalizer to show.",
+}
+INVE = "InvE, invariance error: how much the answers change when parts of an image change size; 0 is best."
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A base model and one with DEC for the same classes, and how to prepare an image for them.
+    """A model, another one for the same classes to compare it with, and how to prepare an image for them.
 
-    If ``base`` is ``None``, the base model is ``dec`` with its canonicalizers off. ``crop`` is the fraction of an
-    image's shorter side that the central crop keeps.
+    If ``control`` is ``None``, an adapted model is compared with itself without its canonicalizers, and any other model
+    with nothing. ``notes`` are lines about both. ``crop`` is the fraction of an image's shorter side that the central
+    crop keeps.
     """
 
     name: str
-    note: str
-    base_label: str
-    base: nn.Module | None
-    dec: AdaptedModel
+    notes: tuple[str, ...]
+    model: nn.Module
+    control: nn.Module | None
     size: int
     crop: float
     normalise: Normalise
     name_of: Callable[[int], str]
     reads_digits: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name of the model beside its answers."""
+        return method_of(self.model) or "model"
+
+    @property
+    def control_label(self) -> str | None:
+        """The name of what the model is compared with; ``None`` for a model that is shown alone."""
+        if self.control is not None:
+            return "control"
+        return "canonicalizer off" if isinstance(self.model, AdaptedModel) else None
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Return the central crop of an image as the models' input, ``(1, 3, size, size)`` in [0,1]."""
@@ -60,7 +78,7 @@ class Pair:
 
 def shipped() -> bool:
     """Return whether this installation has the small model."""
-    return (SHIPPED / "dec").is_dir()
+    return (SHIPPED / "model").is_dir()
 
 
 def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm") -> Pair:
@@ -68,7 +86,7 @@ def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm
 
     Args:
         name: ``"small"``, the folder of a finished run, or the name of a timm model.
-        control: the folder of a finished run that is the base model of a run.
+        control: the folder of a finished run that a run is compared with.
         pretrained: the weights of a timm model: ``"timm"`` (downloaded), ``"none"`` (random) or a safetensors file.
     """
     name = name.strip()
@@ -79,7 +97,7 @@ def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm
             raise CheckpointError(
                 f"the small model is not in {SHIPPED}; name the folder of a finished run or a timm model instead"
             )
-        return _open_run(name, SHIPPED / "dec", control or SHIPPED / "control")
+        return _open_run(name, SHIPPED / "model", control or SHIPPED / "control")
     folder = Path(name).expanduser()
     if folder.exists() or name.startswith((".", "~")) or os.sep in name:
         return _open_run(name, folder, control)
@@ -119,30 +137,25 @@ def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
     data = run.recipe.data
     if data.dense:
         raise CheckpointError(f"the run in {folder} is a segmentation model; the app shows classifiers only")
-    model = run.load_model()
-    base, label, notes = None, "base", [_trained(run)]
+    model, other = run.load_model(), None
+    notes = [_trained(run, model)]
     if control is not None:
-        other = read_run(control)
-        check_control(run, other)
-        base, label = other.load_model(), "control"
-        notes.append(f"Control, a run without DEC: {_scores(other)}.")
+        compared = read_run(control)
+        check_control(run, compared)
+        other = compared.load_model()
+        notes[0] += f" Control: {_scores(compared)}."
     elif isinstance(model, AdaptedModel):
-        notes.append("Base: the same weights with the canonicalizers off.")
-    if not isinstance(model, AdaptedModel):
-        notes.append(
-            "This run has no DEC; the one added here was never trained and changes nothing, so both sides answer alike."
-        )
-        model = adapt(model, input_size=(3, data.image_size, data.image_size)).eval()
+        notes[0] += " Compared with the same weights, canonicalizer off."
+    notes += [ABOUT[method_of(model)], INVE]
     return Pair(
         name=name,
-        note=" ".join(notes),
-        base_label=label,
-        base=base,
-        dec=model,
+        notes=tuple(notes),
+        model=model,
+        control=other,
         size=data.image_size,
-        crop=data.crop if isinstance(data, ImageNetData) else 1.0,
+        crop=getattr(data, "crop", 1.0),
         normalise=run.normalise,
-        name_of=_names_of_run(run),
+        name_of=names_of_run(run),
         reads_digits=isinstance(data, MNISTData),
     )
 
@@ -156,49 +169,30 @@ def _open_timm(name: str, pretrained: str) -> Pair:
     classes, size = config["num_classes"], config["input_size"][-1]
     if not classes:
         raise ConfigError(f"{name} has no classifier; choose a model that predicts classes")
-    model = adapt(create_backbone(name, classes=classes, pretrained=pretrained, image_size=size)).eval()
-    weights = "Its weights are random. " if pretrained == "none" else ""
+    weights = ", with random weights" if pretrained == "none" else ""
     return Pair(
         name=name,
-        note=f"{name} from timm. {weights}Its DEC was never trained and changes nothing, so both sides answer alike.",
-        base_label="base",
-        base=None,
-        dec=model,
+        notes=(f"{name} from timm{weights}. It has no canonicalizer; to add one, adapt the model and train it.",),
+        model=create_backbone(name, classes=classes, pretrained=pretrained, image_size=size).eval(),
+        control=None,
         size=size,
         crop=config.get("crop_pct") or 1.0,
         normalise=normalisation(sketch),
-        name_of=_names_of_imagenet(sketch, classes),
+        name_of=names_of_imagenet(sketch, classes),
     )
 
 
-def _trained(run: FinishedRun) -> str:
+def _trained(run: FinishedRun, model: nn.Module) -> str:
     task = {
         "mnist": "locally scaled MNIST (three-digit numbers, white on black)",
         "imagenet": "locally scaled ImageNet",
+        "folder": f"photographs of {run.classes} classes",
     }
-    return f"{run.recipe.backbone} trained on {task[run.task]}: {_scores(run)}."
+    method = method_of(model)
+    backbone, shown = run.recipe.backbone, task.get(run.task, run.task)
+    return f"{backbone}{f' with {method}' if method else ''}, trained on {shown}: {_scores(run)}."
 
 
 def _scores(run: FinishedRun) -> str:
     metrics = run.metrics
     return f"{100 * metrics['accuracy']:.1f} % right, InvE {metrics['invariance_error']['squared']:.3f}"
-
-
-def _names_of_run(run: FinishedRun) -> Callable[[int], str]:
-    data, classes = run.recipe.data, run.classes
-    if isinstance(data, MNISTData):
-        return lambda label: f"{label:03d}"
-    if isinstance(data, ImageNetData) and data.test_root is not None:
-        with contextlib.suppress(LocalScaleError):  # the test images may have been deleted since
-            names = LocallyScaledImageNet(data.test_root).classes
-            if len(names) == classes:
-                return lambda label: names[label]
-    return _names_of_imagenet(sketch_of(run.recipe.backbone), classes)
-
-
-def _names_of_imagenet(sketch: Any, classes: int) -> Callable[[int], str]:
-    subset = infer_imagenet_subset(sketch) if sketch.pretrained_cfg.get("num_classes") == classes else None
-    if subset is None:
-        return lambda label: f"class {label}"
-    info = ImageNetInfo(subset)
-    return lambda label: info.index_to_description(label).partition(",")[0]

@@ -20,16 +20,12 @@ from localscale.lab.pages.app.models import Models, Pair
 from localscale.lab.pages.app.notices import errors_as_notices
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
 from localscale.lab.pages.app.uploads import Limits, read_upload
-from localscale.lab.pages.app.views import MIDDLE, View, mark_part, scale_part, view_example
+from localscale.lab.pages.app.views import MIDDLE, ScaledView, View, mark_part, scale_part, view_example
 from localscale.lab.pages.html import Html, element
 
 __all__ = ["make_page"]
 
-TITLE = "Change the size of one part of an image and compare a model's answers without DEC and with it."
-GLOSSARY = (
-    "DEC, the deep equilibrium canonicalizer, learns to undo local changes of size. InvE, the invariance error, is how "
-    "much such changes alter the answers: 0 is best."
-)
+TITLE = "Change the size of one part of an image: watch what the model sees and what it answers."
 KNOTS = (
     "Drag a knot to warp the image around it. A knot stops before the image folds, so every warp can be undone "
     "exactly. No model is involved."
@@ -63,7 +59,6 @@ def _lay_out(names: list[str]) -> SimpleNamespace:
     """Place every component; return those that a handler reads or changes."""
     parts = SimpleNamespace(view=gr.State(None), knots=gr.State(even_knots(COUNT)))
     _html(value=element("div", element("h1", "localscale"), element("p", TITLE), class_="ls-head"))
-    _html(value=_paragraph(GLOSSARY))
     with gr.Row(equal_height=False):
         with gr.Column(scale=7, min_width=420):
             parts.examples = _html("examples", js_on_load=javascript.CHOOSE_EXAMPLE)
@@ -78,22 +73,22 @@ def _lay_out(names: list[str]) -> SimpleNamespace:
             _lay_out_scaling(parts)
         with gr.Tab("Drag knots"):
             _lay_out_knots(parts)
-        with gr.Tab("Learned warps"):
+        with gr.Tab("Learned warps") as parts.warps:
             parts.sites = _html("sites")
     return parts
 
 
 def _lay_out_scaling(parts: SimpleNamespace) -> None:
     with gr.Row(equal_height=False):
-        with gr.Column(scale=3, min_width=220):
+        with gr.Column(scale=4, min_width=220):
             parts.pad = _html("pad", js_on_load=javascript.MARK_PART)
-        with gr.Column(scale=3, min_width=220):
-            parts.scaled = _html("scaled")
-        with gr.Column(scale=4, min_width=360):
-            parts.answers = _html("answers")
-            label = "Scale of the marked part"
+            parts.mode = gr.Radio(("box", "brush"), value="box", label="Mark with a", elem_id="mode", show_label=False)
+        with gr.Column(scale=8, min_width=320):
+            parts.pictures = _html("pictures")
+            label = "Size of the marked part"
             parts.factor = gr.Slider(SMALLEST, LARGEST, value=1.0, step=0.05, label=label, elem_id="factor")
-            parts.mode = gr.Radio(("box", "brush"), value="box", label="Mark the part with a", elem_id="mode")
+        with gr.Column(scale=5, min_width=320):
+            parts.answers = _html("answers")
     parts.curve = _html("curve")
 
 
@@ -120,7 +115,7 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
 
     def show(pair: Pair, view: View, knots: Knots, mode: str, chosen: int | None) -> list[Any]:
         warped = panels.knots_panels(_pixels(view), knots)
-        return [strip(pictures, chosen), _paragraph(pair.note), *warped, 1.0, *_show_view(pair, view, 1.0, mode)]
+        return [strip(pictures, chosen), panels.about_panel(pair), *warped, 1.0, *_show_view(pair, view, 1.0, mode)]
 
     @errors_as_notices
     def on_load(name: str, knots: Knots, mode: str) -> list[Any]:
@@ -139,13 +134,15 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
             image = read_upload(path, limits)
         finally:
             path.unlink(missing_ok=True)
+        if pair.reads_digits:
+            gr.Info(panels.READS_DIGITS)
         return show(pair, view_example(pair, Example(path.name, image, MIDDLE)), knots, mode, None)
 
     @errors_as_notices
     def on_model(view: View | None, name: str, factor: float, mode: str) -> list[Any]:
         pair = models.get(name)
         view = view_example(pair, _require(view).example)
-        return [_paragraph(pair.note), *_show_view(pair, view, factor, mode)]
+        return [panels.about_panel(pair), *_show_view(pair, view, factor, mode)]
 
     def restore_model(view: View | None) -> Any:
         """Reset the field to the name of the current model after another name was refused."""
@@ -167,7 +164,14 @@ def _handle_scaling(parts: SimpleNamespace, models: Models) -> None:
     @errors_as_notices
     def on_factor(view: View | None, factor: float) -> list[Any]:
         view = _require(view)
-        return _show_scaled(models.get(view.model), view, factor)
+        pair = models.get(view.model)
+        return _show_scaled(pair, view, scale_part(pair, view, factor))
+
+    @errors_as_notices
+    def on_warps(view: View | None, factor: float) -> Html:
+        view = _require(view)
+        pair = models.get(view.model)
+        return panels.sites_panel(pair, scale_part(pair, view, factor))
 
     @errors_as_notices
     def on_mark(view: View | None, factor: float, mode: str, event: gr.EventData) -> list[Any]:
@@ -180,7 +184,9 @@ def _handle_scaling(parts: SimpleNamespace, models: Models) -> None:
     def on_mode(view: View | None, mode: str) -> Html:
         return panels.mark_panel(_require(view), mode)
 
-    parts.factor.input(on_factor, [parts.view, parts.factor], _view_outputs(parts)[2:], **LAST_EVENT)
+    # The slider leaves out the warps, which are in another tab; they are drawn when that tab is opened.
+    parts.factor.input(on_factor, [parts.view, parts.factor], _view_outputs(parts)[2:-1], **LAST_EVENT)
+    parts.warps.select(on_warps, [parts.view, parts.factor], parts.sites, **LAST_EVENT)
     parts.pad.select(on_mark, [parts.view, parts.factor, parts.mode], _view_outputs(parts), **EVERY_EVENT)
     parts.mode.change(on_mode, [parts.view, parts.mode], parts.pad, **LAST_EVENT)
 
@@ -219,22 +225,18 @@ def _require(view: View | None) -> View:
 
 def _view_outputs(parts: SimpleNamespace) -> list[Any]:
     """Return the components that the values of ``_show_view`` fill, in the same order."""
-    return [parts.view, parts.pad, parts.scaled, parts.answers, parts.curve, parts.sites]
+    return [parts.view, parts.pad, parts.pictures, parts.answers, parts.curve, parts.sites]
 
 
 def _show_view(pair: Pair, view: View, factor: float, mode: str) -> list[Any]:
-    return [view, panels.mark_panel(view, mode), *_show_scaled(pair, view, factor)]
-
-
-def _show_scaled(pair: Pair, view: View, factor: float) -> list[Html]:
     scaled = scale_part(pair, view, factor)
+    shown = _show_scaled(pair, view, scaled)
+    return [view, panels.mark_panel(view, mode), *shown, panels.sites_panel(pair, scaled)]
+
+
+def _show_scaled(pair: Pair, view: View, scaled: ScaledView) -> list[Html]:
     curve = panels.curve_panel(pair, view, scaled.factor)
-    return [
-        panels.scaled_panel(scaled),
-        panels.answers_panel(pair, view, scaled),
-        curve,
-        panels.sites_panel(pair, scaled),
-    ]
+    return [panels.pictures_panel(scaled), panels.answers_panel(pair, view, scaled), curve]
 
 
 def _pixels(view: View) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT, SiteReport
 from localscale.conventions import lattice
-from localscale.lab.pages.app.drawing import frame, grid, handles, outline, panel
+from localscale.lab.pages.app.drawing import frame, grid, handles, outline, panel, polygon
 from localscale.lab.pages.app.knots import Knots, inverse_error
 from localscale.lab.pages.app.models import Pair
 from localscale.lab.pages.app.scaling import LARGEST, SMALLEST
@@ -18,7 +20,7 @@ from localscale.lab.pages.html import Html, element, join
 from localscale.maps import Map, identity_map
 from localscale.warp import scale, unscale
 
-__all__ = ["answers_panel", "curve_panel", "knots_panels", "mark_panel", "scaled_panel", "sites_panel"]
+__all__ = ["about_panel", "answers_panel", "curve_panel", "knots_panels", "mark_panel", "pictures_panel", "sites_panel"]
 
 LINES = 11  # of a grid over an image, in each direction
 POINTS = lattice(33, 33, dtype=torch.float32).reshape(1, -1, 2)  # where the local scale is measured
@@ -26,37 +28,46 @@ PLOT_WIDTH, PLOT_HEIGHT = 1180, 200
 LEFT, RIGHT, TOP, BOTTOM = 52, 1160, 10, 174  # edges of the plot
 FACTORS = (0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.5)  # marked on the axis
 HOW_TO_MARK = {"box": "click two corners, or drag", "brush": "hold the button and paint"}
-NOT_A_NUMBER = (
-    "This model reads three-digit numbers, white on black. It also answers a photograph or drawing with a number, "
-    "which then means nothing."
+READS_DIGITS = (
+    "This model reads three digits, white on black, and nothing else. It answers any other image with a number, too, "
+    "which means nothing."
 )
 SITES = (
-    "A site is a place in the model where DEC works. There its solver searches for a warp, drawn as a grid, until the "
-    "residual is small (converged) or the steps are used up. Undoing the warp gives the canonical form, which the rest "
-    "of the model reads."
+    "A site is a place in the model with a canonicalizer. There a solver searches for a warp, drawn as a grid, until "
+    "the residual is small (converged) or the steps are used up. Undoing the warp gives the canonical form, which the "
+    "rest of the model reads."
 )
+NO_SITES = "This model has no canonicalizers, so no warps were learned."
+
+
+def about_panel(pair: Pair) -> Html:
+    """Show the lines about the models."""
+    return join(element("p", note, class_="ls-about") for note in pair.notes)
 
 
 def mark_panel(view: View, mode: str) -> Html:
     """Show the image in which a part can be marked; ``mode`` is ``"box"`` or ``"brush"``."""
     picture = frame(view.input[0], "the image", outline(view.box), kind="ls-pad", data_mode=mode)
-    return panel("Mark a part: ", HOW_TO_MARK[mode], picture)
+    return panel("Mark a part", HOW_TO_MARK[mode], picture)
 
 
-def scaled_panel(scaled: ScaledView) -> Html:
-    """Show the image with its marked part scaled."""
+def pictures_panel(scaled: ScaledView) -> Html:
+    """Show the image with its marked part scaled and, beside it, its canonical form, if the model has one."""
     limit = "largest" if scaled.factor < scaled.requested else "smallest"
     fits = math.isclose(scaled.factor, scaled.requested, abs_tol=5e-3)
-    note = "" if fits else f", the {limit} scale that fits this box"
+    note = "" if fits else f", the {limit} that fits"
     picture = frame(scaled.image[0], "the image with its marked part scaled", outline(scaled.box))
-    return panel(f"Scaled ×{scaled.factor:.2f}", note, picture)
+    shown = [panel("The image", f"marked part ×{scaled.factor:.2f}{note}", picture)]
+    if scaled.canonical is not None:
+        form = frame(scaled.canonical.image[0], "the canonical form", polygon(scaled.canonical.border))
+        shown.append(panel("What the model sees", f"marked part ×{scaled.canonical.factor:.2f}", form))
+    return element("div", *shown, class_="ls-pictures")
 
 
 def answers_panel(pair: Pair, view: View, scaled: ScaledView) -> Html:
-    """Show the five likeliest classes without DEC and with it, side by side."""
-    predictions = scaled.predictions
+    """Show the five likeliest classes of the control and of the model, side by side."""
     tables = []
-    for label, kind, probabilities in ((pair.base_label, "base", predictions.base), ("DEC", "dec", predictions.dec)):
+    for label, kind, probabilities in _series(pair, scaled.predictions.control, scaled.predictions.model):
         rows = [
             element(
                 "tr",
@@ -68,12 +79,12 @@ def answers_panel(pair: Pair, view: View, scaled: ScaledView) -> Html:
         ]
         tables.append(element("table", element("caption", label), element("tbody", *rows), class_=f"ls-top {kind}"))
     meaningless = pair.reads_digits and not view.label_known
-    note = element("p", NOT_A_NUMBER, class_="ls-about") if meaningless else ""
+    note = element("p", READS_DIGITS, class_="ls-about") if meaningless else ""
     return join((element("div", *tables, class_="ls-tops"), note))
 
 
 def curve_panel(pair: Pair, view: View, factor: float) -> Html:
-    """Plot the probability of one class against the scale, for both models, with a vertical line at ``factor``.
+    """Plot the probability of one class against the scale, a line per model, with a vertical line at ``factor``.
 
     The plot is SVG because Matplotlib would be too slow for a plot that follows the slider.
     """
@@ -85,19 +96,20 @@ def curve_panel(pair: Pair, view: View, factor: float) -> Html:
         y = _y(share)
         marks += [_line("ls-rule", LEFT, y, RIGHT, y), _text(f"{100 * share:.0f} %", LEFT - 8, y + 5, "end")]
     marks.append(_line("ls-now", _x(factor), TOP, _x(factor), BOTTOM))
-    for kind, shares in (("base", curve.base), ("dec", curve.dec)):
+    keys = []
+    for label, kind, shares in _series(pair, curve.control, curve.model):
+        keys.append(element("span", label, class_=f"ls-key {kind}"))
         points = [(f"{_x(at):.1f}", f"{_y(share):.1f}") for at, share in zip(curve.factors, shares, strict=True)]
         marks.append(element("polyline", class_=kind, points=" ".join(map(",".join, points))))
         marks += [element("circle", class_=kind, cx=x, cy=y, r="3.5") for x, y in points]
     size = f"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}"
     drawn = element("svg", *marks, viewBox=size, role="img", aria_label="probability against scale")
-    which = "the number in the image" if view.label_known else "DEC's answer for the unscaled image"
+    which = "the number in the image" if view.label_known else "the model's answer at ×1"
     title = element(
         "figcaption",
         element("b", f"Probability of {pair.name_of(curve.label)}"),
         f" ({which}) against the scale of the marked part",
-        element("span", pair.base_label, class_="ls-key base"),
-        element("span", "DEC", class_="ls-key dec"),
+        *keys,
     )
     return element("figure", title, drawn, class_="ls-panel ls-curve")
 
@@ -108,12 +120,14 @@ def sites_panel(pair: Pair, scaled: ScaledView) -> Html:
     The image is drawn as it enters each site. In invariant mode every site passes on its canonical form; in
     equivariant mode only the site at the input does, and the others scale their features back.
     """
+    if not isinstance(pair.model, AdaptedModel):
+        return element("div", element("p", NO_SITES, class_="ls-about"), class_="ls-sites")
     shown = f"This is the image of the first tab, its marked part at ×{scaled.factor:.2f}. {SITES}"
     image, parts = scaled.image, [element("p", shown, class_="ls-about")]
     for path, site in scaled.predictions.sites.items():
         canonical = unscale(image, site.map)
         parts.append(_site(path, site, image, canonical))
-        if path == INPUT or pair.dec.config.mode == "invariant":
+        if path == INPUT or pair.model.dec_config.mode == "invariant":
             image = canonical
     return element("div", *parts, class_="ls-sites")
 
@@ -152,6 +166,14 @@ def knots_panels(image: Tensor, knots: Knots) -> tuple[Html, Html]:
     facts = _map_facts(m) | {"error of the inverse": f"{error:.1g} pixels at most"}
     drag_panel = panel("Drag a knot", ": the image I, warped by the map l", drag)
     return drag_panel, join((element("div", *back, class_="ls-back"), _table(facts)))
+
+
+def _series(pair: Pair, control: Any, model: Any) -> list[tuple[str, str, Any]]:
+    """Return label, style class and values of the control, if there is one, and of the model."""
+    series = [(pair.label, "ls-model", model)]
+    if pair.control_label is not None:
+        series.insert(0, (pair.control_label, "ls-control", control))
+    return series
 
 
 def _x(factor: float) -> float:

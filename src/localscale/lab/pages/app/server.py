@@ -38,7 +38,7 @@ def open_page(
     Args:
         model: the model that is selected at first: ``"small"``, the folder of a finished run, or the name of a timm
             model.
-        control: the folder of a finished run without DEC that ``model``, a run, is compared with.
+        control: the folder of a finished run that ``model``, a run, is compared with.
         pretrained: the weights of a timm model: ``"timm"`` (downloaded), ``"none"`` (random) or a safetensors file.
         host: host name or address to listen on; the default is reachable from this machine only.
         port: port to listen on; 0 takes any free port.

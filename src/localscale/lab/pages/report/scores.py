@@ -46,7 +46,7 @@ def _masks(run: FinishedRun) -> list[str]:
 def _paper(run: FinishedRun) -> tuple[str, str, str] | None:
     key, row = run.key_and_row
     family, printed = family_of_backbone(key), PAPER_ROW.get(row, row)
-    table_of_task = SEGMENTATION if run.task == "objects" else CLASSIFICATION[run.task]
+    table_of_task = SEGMENTATION if run.task == "objects" else CLASSIFICATION.get(run.task, {})
     figures = table_of_task.get(family, {}).get(printed)
     return None if figures is None else (f"paper: {printed}, {family}", *figures)
 
@@ -67,6 +67,13 @@ def per_scale_section(runs: Named) -> Html:
     title, measured = "Accuracy per scale", {k: run for k, run in runs.items() if "per_scale" in run.metrics}
     if not measured:
         note = "Accuracy per scale was not measured; runs on MNIST measure it if --data.bracket-count is above 0."
+        if any("scaled_accuracy" in run.metrics for run in runs.values()):
+            told = [
+                f"{label} {100 * run.metrics['scaled_accuracy']:.2f} %"
+                for label, run in runs.items()
+                if "scaled_accuracy" in run.metrics
+            ]
+            note = f"Accuracy on the locally scaled variants of the images: {', '.join(told)}."
         return section("scales", title, element("p", note, class_="note"))
     first = next(iter(measured.values()))
     scales = list(first.metrics["per_scale"]["accuracy"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
 from typing import Any
 
@@ -10,6 +11,14 @@ from localscale.lab.pages.results.paper import ABLATION, CLASSIFICATION, PER_SCA
 from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Groups, grouped, site_rows, spread
 
 __all__ = ["render_classification"]
+
+CANONICAL_TITLE = "#### Sizes of digits in canonical forms"
+CANONICAL_NOTE = (
+    "On test images whose digits have known boxes. Spread: standard deviation of the log sizes in canonical forms over "
+    "that in the images. Slope: of the former as a function of the latter. Both are 0 if all digits become equally "
+    "large. Distortion: distance of a box's canonical form from a scaled copy of the box, relative to its size. Size: "
+    "mean size in canonical forms, as a fraction of the side. Converged: share of images with a residual below 1e-3."
+)
 
 
 def render_classification(result: dict[str, Any]) -> str:
@@ -21,6 +30,9 @@ def render_classification(result: dict[str, Any]) -> str:
     sites = site_rows(groups)
     if sites:
         parts += ["", SITES_TITLE, "", render_rows(sites)]
+    canonical = _canonical_rows(groups)
+    if canonical:
+        parts += ["", CANONICAL_TITLE, "", CANONICAL_NOTE, "", render_rows(canonical)]
     return "\n".join(parts)
 
 
@@ -78,3 +90,23 @@ def _scales(groups: Groups, paper: str) -> str:
             | ({"paper (Swin)": PER_SCALE[paper].get(PAPER_ROW.get(row, row), "–")} if paper in PER_SCALE else {})
         )
     return render_rows(rows)
+
+
+def _canonical_rows(groups: Groups) -> list[dict[str, Any]]:
+    rows = []
+    for (backbone, _), runs in groups.items():
+        measured = [run for run in runs if "canonical_sizes" in run["metrics"]]
+        if not measured:
+            continue
+
+        found = [run["metrics"]["canonical_sizes"] for run in measured]
+        names = ("spread", "slope", "distortion", "size", "residual", "converged")
+        rows.append(
+            {
+                "backbone": backbone,
+                "row": measured[0]["label"],
+                "images": found[0]["images"],
+                **{name: spread(found, operator.itemgetter(name), digits=3) for name in names},
+            }
+        )
+    return rows

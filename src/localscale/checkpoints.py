@@ -1,4 +1,4 @@
-"""Checkpoints and weights of a run as safetensors files, written atomically and never pickled."""
+"""Checkpoints and weights as safetensors files, written atomically and never pickled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from localscale.errors import CheckpointError, OutputError
 from localscale.files import write_all
 
-__all__ = ["read_checkpoint", "read_weights", "write_checkpoint", "write_weights"]
+__all__ = ["read_checkpoint", "read_state", "read_weights", "write_checkpoint", "write_weights"]
 
 
 def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -42,6 +42,11 @@ def read_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     return state
 
 
+def read_state(path: Path) -> dict[str, Any]:
+    """Return the state in the header of a file, and read none of its tensors."""
+    return _read(path, tensors=False)[1]
+
+
 def write_weights(path: Path, model: nn.Module, state: dict[str, Any]) -> None:
     """Write the tensors of the model, and ``state`` as JSON in the file header."""
     _write(path, model.state_dict(), state)
@@ -64,11 +69,12 @@ def _write(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> Non
         raise OutputError(f"{path} cannot be written: {error}") from error
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(path: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             state = json.loads((file.metadata() or {})["localscale"])
-            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118 (not a dictionary)
+            names = list(file.keys()) if tensors else []
+            return {name: file.get_tensor(name) for name in names}, state
     except FileNotFoundError as error:
         raise CheckpointError(f"there is no {path.name} in {path.parent}; copy or train the run again") from error
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:

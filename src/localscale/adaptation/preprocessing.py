@@ -1,0 +1,129 @@
+"""``Preprocessing``: how images become the input of a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from localscale.errors import ConfigError
+from localscale.registry import refuse_unknown
+
+__all__ = ["Preprocessing"]
+
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The image size and the normalisation that a model expects.
+
+    Args:
+        mean: mean of each channel, of images in [0, 1].
+        std: standard deviation of each channel.
+        input_size: (channels, height, width).
+        interpolation: ``"nearest"``, ``"bilinear"`` or ``"bicubic"``.
+        crop: share of the resized image, along each side, that the central crop keeps.
+        keep_ratio: resize the shorter side and crop; otherwise resize both sides, which changes the aspect ratio.
+
+    >>> from PIL import Image
+    >>> preprocessing = Preprocessing(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), input_size=(3, 224, 224))
+    >>> preprocessing.transform()(Image.new("RGB", (640, 480))).shape
+    torch.Size([3, 224, 224])
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    input_size: tuple[int, int, int]
+    interpolation: str = "bicubic"
+    crop: float = 1.0
+    keep_ratio: bool = True
+
+    def __post_init__(self) -> None:
+        try:
+            for name, kind in (("mean", float), ("std", float), ("input_size", int)):
+                object.__setattr__(self, name, tuple(kind(value) for value in getattr(self, name)))
+            fits = len(self.input_size) == 3 and len(self.mean) == len(self.std) == self.input_size[0]
+            fits = fits and min(self.input_size) > 0 and min(self.std) > 0 and 0 < self.crop <= 1
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"a value of the preprocessing has the wrong type: {error}") from error
+        if not fits:
+            raise ConfigError(
+                f"{self} is no preprocessing; expected one mean and one positive std per channel, "
+                "input_size=(channels, height, width), and a crop between 0 and 1"
+            )
+        if self.interpolation not in INTERPOLATIONS:
+            raise ConfigError(f"interpolation is {self.interpolation!r}; expected one of {', '.join(INTERPOLATIONS)}")
+
+    def transform(self) -> Any:
+        """Return a torchvision transform from a PIL image, or a ``uint8`` tensor ``(C, H, W)``, to an input."""
+        from torchvision.transforms import InterpolationMode, v2
+
+        channels, height, width = self.input_size
+        size = [int(side / self.crop) for side in (height, width)]
+        resized = size[:1] if self.keep_ratio and height == width else size
+        return v2.Compose(
+            [
+                v2.RGB() if channels == 3 else v2.Grayscale(channels),
+                v2.Resize(resized, InterpolationMode(self.interpolation), antialias=True),
+                v2.CenterCrop([height, width]),
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(self.mean, self.std),
+                v2.ToPureTensor(),
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON values."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Preprocessing:
+        """Read the settings that ``to_dict`` returned; unknown keys raise."""
+        if not isinstance(values, dict):
+            raise ConfigError(f"the preprocessing is {type(values).__name__}; expected a dictionary")
+        refuse_unknown("Preprocessing", values, [field.name for field in dataclasses.fields(cls)])
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"the preprocessing is incomplete: {error}") from error
+
+    @classmethod
+    def of(cls, source: Any, *, input_size: tuple[int, int, int] | None = None) -> Preprocessing | None:
+        """Return the preprocessing that a timm model or an image processor of transformers declares; else None.
+
+        >>> import timm
+        >>> Preprocessing.of(timm.create_model("resnet18")).crop
+        0.95
+        """
+        if isinstance(getattr(source, "pretrained_cfg", None), dict):
+            from timm.data import resolve_model_data_config
+
+            found = resolve_model_data_config(source)
+            mean, std, size = found["mean"], found["std"], tuple(input_size or found["input_size"])
+            if not len(mean) == len(std) == size[0]:
+                return None
+            keep_ratio = found["crop_mode"] != "squash"
+            return cls(mean, std, size, found["interpolation"], found["crop_pct"], keep_ratio)
+        if hasattr(source, "image_mean") and hasattr(source, "image_std"):
+            return _of_processor(source, input_size)
+        return None
+
+
+def _of_processor(processor: Any, input_size: tuple[int, int, int] | None) -> Preprocessing | None:
+    size: Any = dict(processor.size)
+    interpolation = {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(int(processor.resample), "bicubic")
+    mean, std = processor.image_mean, processor.image_std
+    crop_size = dict(processor.crop_size) if getattr(processor, "do_center_crop", False) else None
+    if size.get("shortest_edge"):
+        sides = crop_size or {"height": size["shortest_edge"], "width": size["shortest_edge"]}
+        own = (len(mean), sides["height"], sides["width"])
+        crop = min(1.0, sides["height"] / size["shortest_edge"])
+        return Preprocessing(mean, std, input_size or own, interpolation, crop)
+    if size.get("height"):
+        own = (len(mean), size["height"], size["width"])
+        return Preprocessing(mean, std, input_size or own, interpolation, keep_ratio=False)
+    return None

@@ -1,0 +1,65 @@
+"""``localscale train folder``: fine-tune any timm model on a user's own folder of photographs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localscale.cli.training import Training, Where, parse_recipe, run_folder
+
+__all__ = ["parse_folder"]
+
+EXAMPLE = (
+    "localscale train folder --data.train-root my/train --data.val-root my/val --backbone resnet18 --method sizes "
+    "--epochs 10"
+)
+
+
+@dataclass(frozen=True)
+class WithControl:
+    """A recipe and its control, trained one after the other in neighbouring folders."""
+
+    training: Training
+    control: Training
+
+    def run(self) -> None:
+        self.training.run()
+        print(f"\ncontrol, {self.control.recipe.optimization.epochs} epochs without canonicalizers:")
+        self.control.run()
+        print(f"\ncompare them: localscale report {run_folder(self.training)} --control {run_folder(self.control)}")
+
+
+def parse_folder(arguments: list[str]) -> Training | WithControl:
+    """Return the recipe for a folder with the changes of the command line; unknown flags end the program."""
+    from localscale.lab.recipes.folder import FOLDER_METHODS, control_of, folder_recipe
+
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--backbone", default="resnet18")
+    first.add_argument("--method", default="sizes")
+    first.add_argument("--control", action="store_true")
+    chosen, rest = first.parse_known_args(arguments)
+    recipe = folder_recipe(chosen.backbone, chosen.method)
+    methods = "\n".join(f"  {name:12} {sentence}" for name, (sentence, _) in FOLDER_METHODS.items())
+    about = (
+        "Fine-tune a model on a folder of photographs with one subfolder per class.\n\n"
+        f"{EXAMPLE}\n\n"
+        "--backbone NAME  any model of timm (resnet18)\n"
+        f"--method NAME    what is added to it (sizes):\n{methods}\n"
+        "--control        also train the same recipe without canonicalizers, in the folder beside, and print both"
+    )
+    training = parse_recipe(recipe, rest, prog="localscale train folder", about=about)
+    if not chosen.control:
+        return training
+    folder: Any = run_folder(training)
+    where: Where = dataclasses.replace(training.where, out=beside(folder))
+    return WithControl(training, Training(control_of(training.recipe), where))
+
+
+def beside(folder: Path) -> Path:
+    """Return the control's folder: ``runs/NAME-control/seed0`` beside ``runs/NAME/seed0``, else ``FOLDER-control``."""
+    if folder.name.startswith("seed"):
+        return folder.parent.with_name(f"{folder.parent.name}-control") / folder.name
+    return folder.with_name(f"{folder.name}-control")

@@ -1,0 +1,60 @@
+"""Read batches and answers of the usual kinds: tuples and dictionaries, tensors and objects with ``logits``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from localscale.errors import DataError, ShapeError
+
+__all__ = ["check_labels", "images_and_labels", "logits_of"]
+
+
+def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """Return the images and labels of a batch: ``(images, labels, …)``, or a dictionary as transformers makes it.
+
+    >>> import torch
+    >>> images, labels = images_and_labels({"pixel_values": torch.zeros(2, 3, 8, 8), "labels": torch.zeros(2)})
+    """
+    if isinstance(batch, Mapping):
+        images = batch.get("pixel_values", batch.get("image"))
+        labels = batch.get("labels", batch.get("label"))
+    elif isinstance(batch, Sequence) and len(batch) > 1:
+        images, labels = batch[0], batch[1]
+    else:
+        images = labels = None
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor) or images.dim() != 4:
+        found = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
+        raise DataError(
+            f"a batch is {found}; expected (images, labels) or a dictionary with pixel_values and labels, where images "
+            "is a tensor (batch, channels, height, width) and labels a tensor"
+        )
+    return images, labels
+
+
+def logits_of(answer: Any) -> Tensor:
+    """Return the logits of a model's answer: a tensor, or the entry ``logits`` or ``out`` of an object."""
+    for name in ("logits", "out"):
+        found = answer.get(name) if isinstance(answer, Mapping) else getattr(answer, name, None)
+        if isinstance(found, Tensor):
+            return found
+    if isinstance(answer, Tensor):
+        return answer
+    raise ShapeError(
+        f"the model answered with {type(answer).__name__}; expected a tensor of logits or an object with logits"
+    )
+
+
+def check_labels(logits: Tensor, labels: Tensor) -> None:
+    """Raise ``DataError`` unless class numbers fit the logits; a GPU would report them with an assertion only."""
+    if labels.is_floating_point():  # probabilities, as mixup makes them
+        return
+    classes = logits.shape[1]
+    known = labels[labels != -100]
+    if len(known) and (int(known.min()) < 0 or int(known.max()) >= classes):
+        raise DataError(
+            f"labels run from {int(known.min())} to {int(known.max())}, and the model answers with {classes} classes; "
+            f"expected 0 to {classes - 1}: make the model with num_classes={int(known.max()) + 1}"
+        )

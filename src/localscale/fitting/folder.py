@@ -1,0 +1,129 @@
+"""The progress of ``fit``, and its folder: best weights, log and checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from localscale.adaptation import AdaptedModel
+from localscale.checkpoints import read_checkpoint, read_state, read_weights, write_checkpoint, write_weights
+from localscale.errors import CheckpointError, OutputError
+from localscale.files import write_whole
+from localscale.fitting.settings import EpochReport, FitSettings
+
+__all__ = ["FitFolder", "Progress"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """How far a fit has come; ``waited`` counts the epochs since the best one."""
+
+    step: int = 0
+    waited: int = 0
+    ended: str = ""
+    history: list[EpochReport] = field(default_factory=list)
+    best: EpochReport | None = None
+    weights: dict[str, Tensor] | None = None  # of the best epoch, if it was in this process
+
+    def add(self, report: EpochReport, *, better: bool) -> bool:
+        """Add an epoch and return whether it is the best so far."""
+        self.history.append(report)
+        self.best, self.waited = (report, 0) if better else (self.best, self.waited + 1)
+        return better
+
+    def keep(self, model: nn.Module, folder: FitFolder | None) -> None:
+        """Keep the weights of the best epoch in memory and in ``folder``."""
+        self.weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+        if folder is not None:
+            folder.keep(model)
+
+    def load_best(self, model: nn.Module, folder: FitFolder | None) -> None:
+        """Load the weights of the best epoch into ``model``."""
+        if self.weights is not None:
+            model.load_state_dict(self.weights)
+        elif folder is not None:
+            read_weights(folder.best, model)
+
+
+@dataclass(frozen=True)
+class FitFolder:
+    """The folder ``out`` of a fit."""
+
+    path: Path
+    settings: FitSettings
+    steps: int
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.safetensors"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+        """Load the checkpoint, if there is one, and return the progress; other settings raise."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{self.path} cannot be created: {error.strerror or error}; choose another out"
+            ) from error
+        if not self.checkpoint.exists():
+            return Progress()
+        state = read_state(self.checkpoint)
+        wanted = self._settings()
+        differing = [
+            f"{name} was {state['settings'].get(name)} and is now {value}"
+            for name, value in wanted.items()
+            if state["settings"].get(name) != value
+        ]
+        if differing:
+            raise CheckpointError(
+                f"{self.path} holds a fit with other settings ({'; '.join(differing[:3])}); choose another out, or "
+                "remove the folder"
+            )
+        read_checkpoint(self.checkpoint, model, optimizer)
+        if state["ended"]:
+            logger.warning(
+                "the fit in %s had ended (%s), so nothing is trained; choose another out to train again",
+                self.path,
+                state["ended"],
+            )
+        history = [EpochReport(**each) for each in state["history"]]
+        best = None if state["best"] is None else history[state["best"]]
+        return Progress(state["step"], state["waited"], state["ended"], history, best)
+
+    def keep(self, model: nn.Module) -> None:
+        """Write the weights of ``model`` as those of the best epoch; ``from_pretrained`` loads an adapted model's."""
+        write_weights(self.best, model, {})
+        if isinstance(model, AdaptedModel):
+            model.save_pretrained(self.path)
+
+    def write(self, at: Progress, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Write the checkpoint and the log."""
+        state: dict[str, Any] = {
+            "settings": self._settings(),
+            "step": at.step,
+            "waited": at.waited,
+            "ended": at.ended,
+            "history": [asdict(report) for report in at.history],
+            "best": at.history.index(at.best) if at.best is not None else None,
+        }
+        write_checkpoint(self.checkpoint, model, optimizer, state)
+        write_whole(self.log, "".join(json.dumps(asdict(report)) + "\n" for report in at.history))
+
+    def _settings(self) -> dict[str, Any]:
+        return {**asdict(self.settings), "batches": self.steps}

@@ -1,0 +1,67 @@
+"""Warn about settings with which nothing would be learned."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from localscale.adaptation import AdaptedModel
+from localscale.canonicalizer import INPUT
+from localscale.canonicalizer.sizes import SizeEstimator
+
+__all__ = ["Gradients", "least_head_rate", "warn_about_teaching"]
+
+MOVED = 3e-4  # by which a new head's weights must be able to move; 1.5e-3 was enough for three classes of photographs
+
+
+def warn_about_teaching(model: nn.Module, *, size_weight: float, own_loss: bool) -> None:
+    """Warn if a size network has learned nothing, or if no loss reaches a canonicalizer of ``model``."""
+    if not isinstance(model, AdaptedModel):
+        return
+    for path, canonicalizer in model.canonicalizers.items():
+        network = canonicalizer.network
+        if isinstance(network, SizeEstimator):
+            if float(network.trust) == 0 and not (size_weight and path == INPUT):
+                warnings.warn(
+                    f"the size network at {path} has not learned sizes, so the model ignores them: call "
+                    "ls.learn_sizes(model, train_loader) first, or pass size_weight=1.0 to learn them along",
+                    stacklevel=3,
+                )
+        elif path in model.dec_config.detached and not own_loss:
+            warnings.warn(
+                f"nothing teaches the canonicalizer at {path}: detached={model.dec_config.detached} keeps the task's "
+                "loss from it; leave detached out, or pass a loss of your own that teaches it",
+                stacklevel=3,
+            )
+
+
+def least_head_rate(steps: int) -> float:
+    """Return the highest learning rate below which AdamW cannot train a new head; a step moves a weight by its rate.
+
+    >>> f"{least_head_rate(steps=200):.0e}"
+    '3e-06'
+    """
+    return 2 * MOVED / steps  # schedules halve the rate on average
+
+
+class Gradients:
+    """The gradients that the trained canonicalizers of a model receive."""
+
+    def __init__(self, model: nn.Module) -> None:
+        found = model.canonicalizers if isinstance(model, AdaptedModel) else {}
+        self.parameters = {
+            path: trained
+            for path, canonicalizer in found.items()
+            if (trained := [p for p in canonicalizer.parameters() if p.requires_grad])
+        }
+
+    def norms(self) -> dict[str, Tensor]:
+        """Return the norm of the present gradient at each site, 0 for none, without host synchronisation."""
+        return {path: _norm(parameters) for path, parameters in self.parameters.items()}
+
+
+def _norm(parameters: list[nn.Parameter]) -> Tensor:
+    squares = [p.grad.detach().float().square().sum() for p in parameters if p.grad is not None]
+    return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), device=parameters[0].device)

@@ -1,0 +1,110 @@
+"""Preprocessing: it is the library's own, survives JSON, and travels with the model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+import transformers
+from backbones import CUSTOM, VIT, trained
+from PIL import Image
+
+from localscale import AdaptedModel, Preprocessing, adapt
+from localscale.errors import CheckpointError, ConfigError
+
+HALF = (0.5, 0.5, 0.5)
+
+
+def photograph(width: int = 90, height: int = 70, mode: str = "RGB") -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels).resize((4 * width, 4 * height), Image.Resampling.BICUBIC).convert(mode)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "test_efficientnet", "tf_efficientnet_lite0"])
+def test_it_is_timms(name: str):
+    model = timm.create_model(name)
+    own = Preprocessing.of(model)
+    assert own is not None
+    expected = timm.data.create_transform(**timm.data.resolve_model_data_config(model))(photograph())
+    assert torch.allclose(own.transform()(photograph()), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": {"height": 48, "width": 48}},
+        {"size": {"shortest_edge": 64}, "crop_size": {"height": 48, "width": 48}, "do_center_crop": True},
+    ],
+)
+def test_it_is_that_of_an_image_processor(settings: dict):
+    kind = transformers.BitImageProcessorPil if "crop_size" in settings else transformers.ViTImageProcessorPil
+    processor = kind(image_mean=HALF, image_std=HALF, resample=3, **settings)
+    own = Preprocessing.of(processor)
+    assert own is not None
+    expected = processor(photograph(), return_tensors="pt")["pixel_values"][0]
+    assert own.transform()(photograph()).shape == expected.shape
+    assert torch.allclose(own.transform()(photograph()), expected, atol=0.02)
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
+def test_any_kind_of_image_gives_three_channels(mode: str):
+    preprocessing = Preprocessing(HALF, HALF, (3, 32, 48))
+    image = photograph(mode=mode)
+    image = image.convert("RGB") if mode in ("CMYK", "P") else image
+    assert preprocessing.transform()(image).shape == (3, 32, 48)
+
+
+def test_it_travels_with_the_model(tmp_path: Path):
+    model = trained()
+    assert model.preprocessing == Preprocessing(HALF, HALF, (3, 64, 64), "bicubic", 0.9)
+    model.preprocessing = Preprocessing((0.1, 0.2, 0.3), HALF, (3, 64, 64), "bilinear", keep_ratio=False)
+    model.save_pretrained(tmp_path)
+    assert AdaptedModel.from_pretrained(tmp_path, VIT.build()).preprocessing == model.preprocessing
+    assert "preprocessing.transform()" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_model_that_declares_none_has_none(tmp_path: Path):
+    backbone = CUSTOM["custom NCHW"]
+    model = trained(backbone)
+    assert model.preprocessing is None
+    model.save_pretrained(tmp_path)
+    assert AdaptedModel.from_pretrained(tmp_path, backbone.build()).preprocessing is None
+
+
+def test_a_folder_without_it_loads(tmp_path: Path):
+    trained().save_pretrained(tmp_path)
+    description = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    del description["preprocessing"], description["results"]
+    (tmp_path / "config.json").write_text(json.dumps(description), encoding="utf-8")
+    assert AdaptedModel.from_pretrained(tmp_path, VIT.build()).preprocessing == trained().preprocessing
+
+
+def test_values_that_cannot_be_are_refused(tmp_path: Path):
+    for wrong, message in (
+        ({"mean": (0.5,)}, "expected one mean and one positive std per channel"),
+        ({"std": (0.5, 0.5, 0)}, "expected one mean and one positive std per channel"),
+        ({"crop": 0}, "a crop between 0 and 1"),
+        ({"crop": "x"}, "wrong type"),
+        ({"input_size": (3, 32)}, "expected one mean"),
+        ({"interpolation": "lanczos"}, "expected one of nearest, bilinear, bicubic"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Preprocessing(**{"mean": HALF, "std": HALF, "input_size": (3, 32, 32), **wrong})
+    with pytest.raises(ConfigError, match="has no field 'means': did you mean mean"):
+        Preprocessing.from_dict({"means": HALF})
+    with pytest.raises(ConfigError, match="incomplete"):
+        Preprocessing.from_dict({"mean": HALF})
+    trained().save_pretrained(tmp_path)
+    description = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    description["preprocessing"] = [1]
+    (tmp_path / "config.json").write_text(json.dumps(description), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="the preprocessing is list; expected a dictionary"):
+        AdaptedModel.from_pretrained(tmp_path, VIT.build())
+
+
+def test_it_takes_the_size_that_the_model_was_adapted_with():
+    model = adapt(timm.create_model("resnet18"), input_size=(3, 96, 64))
+    assert model.preprocessing is not None
+    assert model.preprocessing.transform()(photograph()).shape == (3, 96, 64)
