@@ -133,6 +133,17 @@ def test_an_untrained_network_moves_nothing(monkeypatch):
         assert not module(random(2, 3, 40, 40).to(DEVICE)).map.displacements.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_images_in_half_precision_are_read_as_they_are(monkeypatch, dtype: torch.dtype):
+    module, images = size_canonicalizer(3, (5, 5)), random(2, 3, 40, 40).to(DEVICE, dtype)
+    with torch.no_grad():
+        expected = module(images)
+        use_kernels(monkeypatch)
+        found = module(images)
+    assert (found.map.displacements - expected.map.displacements).abs().max() < 2e-5
+    assert found.sizes_after[0].dtype == torch.float32
+
+
 @pytest.mark.slow
 def test_half_precision_is_close(monkeypatch):
     module, images = size_canonicalizer(3, (6, 6)), random(2, 3, 64, 64).to(DEVICE)

@@ -107,9 +107,9 @@ class Canonicalizer(nn.Module):
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
                 return self._solve_with_kernels(features)
             if not self._needs_gradient(features):
-                source, size = self._source(features)
-                if has_size_kernels(self.config, self.network, source, size):
-                    return self._solve_sizes_with_kernels(source, size)
+                size = self._look_size(features)
+                if has_size_kernels(self.config, self.network, features, size):
+                    return self._solve_sizes_with_kernels(features, size)
             return self._solve(self.looks(features))
 
     def _needs_gradient(self, features: Tensor) -> bool:
@@ -149,9 +149,8 @@ class Canonicalizer(nn.Module):
         """Return the loss that teaches a ``SizeNetwork`` the sizes of things in ``features``, without labels."""
         if not isinstance(self.network, SizeEstimator):
             raise ConfigError("only a SizeNetwork learns sizes; adapt the model with DECConfig(), the default")
-        source, size = self._source(features)
         with _full_precision(features.device.type):
-            return size_loss(self.network, source, size, update_trust=update_trust)
+            return size_loss(self.network, self._source(features), self._look_size(features), update_trust=update_trust)
 
     def _solve_with_kernels(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)
@@ -161,8 +160,11 @@ class Canonicalizer(nn.Module):
         )
         return self._report(estimate)
 
-    def _solve_sizes_with_kernels(self, source: Tensor, size: tuple[int, int]) -> SiteReport:
+    def _solve_sizes_with_kernels(self, features: Tensor, size: tuple[int, int]) -> SiteReport:
+        # Kernels read images in any precision, so images are not copied to full precision first.
+        image = self.in_channels <= IMAGE_CHANNELS
         with torch.no_grad():
+            source = features if image else self._source(features)
             estimate = solve_sizes_with_kernels(self.network, source, size, self.config)
         return self._report(estimate, functools.partial(_sizes_in, self.network, source, size))
 
@@ -186,19 +188,22 @@ class Canonicalizer(nn.Module):
         if not self.config.network.full_resolution:
             sampler = "gather" if self.config.update.derivatives else "native"
             return WorkingCopy(self.working_copy(features), sampler)
-        source, size = self._source(features)
+        size = self._look_size(features)
         with _full_precision(features.device.type):
-            return Looks(pyramid(source, size), size)
+            return Looks(pyramid(self._source(features), size), size)
 
-    def _source(self, features: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return what looks at full resolution are sampled from, and their (height, width)."""
+    def _source(self, features: Tensor) -> Tensor:
+        """Return what looks at full resolution are sampled from, in full precision."""
+        return self._normalise(features.to(compute_dtype(features.dtype)))
+
+    def _look_size(self, features: Tensor) -> tuple[int, int]:
+        """Return the (height, width) of looks at full resolution."""
         height, width = features.shape[-2:]
         resolution = self.resolution
         if self.in_channels <= IMAGE_CHANNELS:
             # At most half of an image's pixels per side, so that parts that the map enlarges gain detail.
             resolution = min(resolution, max(height, width) // 2 + 1)
-        source = self._normalise(features.to(compute_dtype(features.dtype)))
-        return source, working_size(height, width, resolution)
+        return working_size(height, width, resolution)
 
     def working_copy(self, features: Tensor) -> Tensor:
         """Return the working copy of ``features``: full precision, normalised across channels, at a small size."""
@@ -232,7 +237,7 @@ class _Evaluation:
 
 def _sizes_in(network: SizeEstimator, source: Tensor, size: tuple[int, int], m: Map) -> tuple[Tensor, Tensor]:
     """Return log sizes and weights in the looks of ``size`` at ``source`` through ``m``."""
-    return network.sizes(Looks(pyramid(source, size), size)(m))
+    return network.sizes(Looks(pyramid(source.to(compute_dtype(source.dtype)), size), size)(m))
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def has_size_kernels(config: DECConfig, network: object, source: Tensor, size: t
     strides = strides_of(*size, len(network.down))
     grid = [-(-side // 2 ** strides.count(2)) for side in size]
     known = isinstance(config.update, Compose) and isinstance(config.solver, Anderson | Picard)
-    fits = min(network.knots) >= FEWEST_KNOTS and max(network.knots) <= MOST_KNOTS and source.dtype == torch.float32
+    fits = min(network.knots) >= FEWEST_KNOTS and max(network.knots) <= MOST_KNOTS and source.dtype != torch.float64
     widths = [layer.out_channels for layer in network.down]
     return known and fits and settings.weight == "edges" and supports(widths, source.shape[1], (grid[0], grid[1]))
 

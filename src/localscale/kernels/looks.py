@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from localscale.kernels.bilinear import block_shape, lattice_value
-from localscale.kernels.launch import Launch, cover
+from localscale.kernels.launch import Launch, cover, launch, power_above
 from localscale.kernels.working_copy import shrink
 
 __all__ = ["build_levels", "look_launch"]
@@ -101,17 +101,36 @@ def _look(
             tl.store(target, value.to(looks.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _write_level(
+    x, levels, pixels, width, all_pixels, x_batch, x_channel, x_row, x_column,
+    CHANNELS: tl.constexpr, ACROSS: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    sample = tl.program_id(1).to(tl.int64)
+    pixel, channel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None], tl.arange(0, ACROSS)[None, :]
+    mask = (pixel < pixels) & (channel < CHANNELS)
+    at = x + sample * x_batch + channel * x_channel + pixel // width * x_row + pixel % width * x_column
+    target = levels + (sample * all_pixels + pixel) * CHANNELS + channel
+    tl.store(target, tl.load(at, mask=mask, other=0).to(levels.dtype.element_ty), mask=mask)
+
+
 def build_levels(source: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """Return the ``count`` levels of the pyramid of ``source`` ``(B, C, H, W)``, as ``(B, pixels, C)`` in ``dtype``."""
-    sizes = [(source.shape[-2], source.shape[-1])]
+    batch, channels, height, width = source.shape
+    sizes = [(height, width)]
     for _ in range(count - 1):
         sizes.append((cover(sizes[-1][0], 2), cover(sizes[-1][1], 2)))
     counts = [height * width for height, width in sizes]
-    levels = torch.empty(len(source), sum(counts), source.shape[1], dtype=dtype, device=source.device)
+    levels = torch.empty(batch, sum(counts), channels, dtype=dtype, device=source.device)
+    across = power_above(channels)
+    block = max(1, 2048 // across)
     for (height, width), part in zip(sizes, levels.split(counts, dim=1), strict=True):
         if source.shape[-2:] != (height, width):
             source = shrink(source, height, width).permute(0, 3, 1, 2)
-        part.copy_(source.flatten(2).transpose(1, 2))
+        launch(
+            _write_level, (cover(height * width, block), batch, 1), 4, source, part, height * width, width,
+            levels.shape[1], *source.stride(), CHANNELS=channels, ACROSS=across, PIXELS=block,
+        )  # fmt: skip
     return levels
 
 
