@@ -8,6 +8,7 @@ from PIL import Image
 from tiny_folders import write_folder
 
 from localscale.cli import main
+from localscale.cli.training import parse_train
 
 FAST = (
     *("--backbone", "test_vit", "--pretrained", "none", "--precision", "no", "--cpu", "--quiet", "--epochs", "1"),
@@ -117,6 +118,26 @@ def test_the_app_opens_a_run(run: Path):
 
 def test_a_rate_that_cannot_train_a_new_head_is_told(photographs: Path, caplog: pytest.LogCaptureFixture):
     where = ("--data.train-root", str(photographs / "train"), "--out", str(photographs / "slow"))
-    main(["train", "folder", *where, *FAST, "--method", "none", "--learning-rate", "1e-7", "--warmup-epochs", "5"])
-    assert "--learning-rate 1e-07 is too low to train a new head of 3 classes in 2 steps" in caplog.text
+    main(["train", "folder", *where, *FAST, "--method", "none", "--learning-rate", "1e-3", "--warmup-epochs", "5"])
+    assert "--learning-rate 0.001 is too low to train a new head of 3 classes in 2 steps; raise it to about 0.01" in (
+        caplog.text
+    )
     assert "--warmup-epochs 5 does not fit into --epochs 1; the warm-up is shortened to 0.2 epochs" in caplog.text
+
+
+def test_the_fraction_to_hold_out_has_a_short_name():
+    training = parse_train("folder", [*FAST, "--val-fraction", "0.4"])
+    assert training.recipe.data.val_fraction == 0.4
+
+
+def test_a_control_is_added_to_a_finished_run(photographs: Path, capsys: pytest.CaptureFixture, tmp_path: Path):
+    where = ("--data.train-root", str(photographs / "train"), "--val-fraction", "0.25", "--out", str(tmp_path / "run"))
+    command = ["train", "folder", *where, *FAST, "--method", "aug"]
+    main(command)
+    weights = (tmp_path / "run" / "weights.safetensors").stat().st_mtime_ns
+    main([*command, "--control"])
+    assert "run is finished, and is not trained again" in capsys.readouterr().out
+    assert (tmp_path / "run-control" / "result.json").exists()
+    assert (tmp_path / "run" / "weights.safetensors").stat().st_mtime_ns == weights
+    with pytest.raises(SystemExit, match=r"the run in .* is finished; choose another folder"):
+        main(command)

@@ -26,10 +26,20 @@ class WithControl:
     control: Training
 
     def run(self) -> None:
-        self.training.run()
+        _or_read(self.training).run()
         print(f"\ncontrol, {self.control.recipe.optimization.epochs} epochs without canonicalizers:")
-        self.control.run()
+        _or_read(self.control).run()
         print(f"\ncompare them: localscale report {run_folder(self.training)} --control {run_folder(self.control)}")
+
+
+def _or_read(training: Training) -> Training:
+    """Return a training that prints the result of its folder, if that is finished, instead of refusing the folder."""
+    from localscale.lab.runs import Run
+
+    if not Run(run_folder(training)).result_file.exists():
+        return training
+    print(f"{run_folder(training)} is finished, and is not trained again")
+    return dataclasses.replace(training, where=dataclasses.replace(training.where, resume=True))
 
 
 def parse_folder(arguments: list[str]) -> Training | WithControl:
@@ -40,7 +50,10 @@ def parse_folder(arguments: list[str]) -> Training | WithControl:
     first.add_argument("--backbone", default="resnet18")
     first.add_argument("--method", default="sizes")
     first.add_argument("--control", action="store_true")
+    first.add_argument("--val-fraction")
     chosen, rest = first.parse_known_args(arguments)
+    if chosen.val_fraction is not None:
+        rest += ["--data.val-fraction", chosen.val_fraction]
     recipe = folder_recipe(chosen.backbone, chosen.method)
     methods = "\n".join(f"  {name:12} {sentence}" for name, (sentence, _) in FOLDER_METHODS.items())
     about = (
@@ -48,7 +61,9 @@ def parse_folder(arguments: list[str]) -> Training | WithControl:
         f"{EXAMPLE}\n\n"
         "--backbone NAME  any model of timm (resnet18)\n"
         f"--method NAME    what is added to it (sizes):\n{methods}\n"
-        "--control        also train the same recipe without canonicalizers, in the folder beside, and print both"
+        "--control        also train the same recipe without canonicalizers, in the folder beside, and print both;\n"
+        "                 a run that is finished already is not trained again\n"
+        "--val-fraction   short for --data.val-fraction: the part to hold out if there is no --data.val-root (0.2)"
     )
     training = parse_recipe(recipe, rest, prog="localscale train folder", about=about)
     if not chosen.control:
