@@ -90,6 +90,8 @@ class Training:
             checkpoint_seconds=where.checkpoint_seconds,
             progress=not where.quiet,
         )
+        if "learned_sizes" in result:
+            print(describe_sizes(result["learned_sizes"]))
         print(describe(result["metrics"]))
         print(
             f"{folder}: weights.safetensors, result.json, log.jsonl; {result['seconds']['training']:.0f} s of training"
@@ -253,6 +255,14 @@ class Tables:
             raise ConfigError(f"--results {self.results} is not a folder; name the folder of the JSON files")
         write_whole(self.out, render_page(self.results))
         print(self.out)
+
+
+def describe_sizes(found: dict[str, Any]) -> str:
+    """Return what ``learn_sizes`` measured on held-out images as a line for a terminal."""
+    return (
+        f"sizes learned in {found['steps']:,} steps: error {found['error']:.3f} in log size; canonical forms keep "
+        f"{found['spread']:.2f} of the spread of sizes; {100 * found['converged']:.0f} % of the equilibria converged"
+    )
 
 
 def describe(metrics: dict[str, Any]) -> str:
