@@ -5,20 +5,16 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from localscale.errors import DataError, near_misses
+from localscale.lab.data.checking import check_all, warn_left_out
 from localscale.lab.data.imagenet.image_list import ENDINGS, images_below
 from localscale.lab.data.images import read_image
 
 __all__ = ["ClassFolders", "hold_out", "leave_out_broken", "list_class_folders"]
 
-READERS = 8  # threads that check images; decoding releases the global interpreter lock
-NAMED = 3  # broken images that a warning names
 SPLITS = {"train", "training", "trainval", "val", "valid", "validation", "test"}
 
 log = logging.getLogger(__name__)
@@ -109,15 +105,15 @@ def _check_level(root: Path, found: dict[str, list[str]], flag: str) -> None:
         )
     groups = [name for name, folders in deeper.items() if folders and all(x.count("/") > 1 for x in found[name])]
     if groups:
-        inner = sorted(f"{name}/{folder}" for name in groups for folder in deeper[name])
+        within = sorted(f"{name}/{folder}" for name in groups for folder in deeper[name])
         log.warning(
             "%s %s: the folders directly below it are the classes, %d in all; the %d folders inside them, such as %s, "
             "are not classes of their own. If they should be, move them up to %s",
             flag,
             root,
             len(found),
-            len(inner),
-            inner[0],
+            len(within),
+            within[0],
             root,
         )
 
@@ -135,16 +131,7 @@ def leave_out_broken(images: ClassFolders, *, flag: str) -> ClassFolders:
             return str(error)
         return None
 
-    with ThreadPoolExecutor(READERS) as pool:
-        checked = tqdm(
-            pool.map(fault, images.items),
-            total=len(images),
-            desc="checking images",
-            unit="image",
-            leave=False,
-            disable=None,  # shown on a terminal only
-        )
-        faults = list(checked)
+    faults = check_all(fault, images.items)
     broken = [said for said in faults if said]
     if not broken:
         return images
@@ -155,14 +142,7 @@ def leave_out_broken(images: ClassFolders, *, flag: str) -> ClassFolders:
             f"{flag} {images.root}: no image of the class {images.classes[min(lost)]} can be read; the first fault is: "
             f"{broken[0]}"
         )
-    log.warning(
-        "%d of %d images in %s are left out, because they cannot be read: %s%s",
-        len(broken),
-        len(images),
-        images.root,
-        "; ".join(broken[:NAMED]),
-        f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else "",
-    )
+    warn_left_out(broken, len(images), images.root)
     return ClassFolders(images.root, images.classes, kept)
 
 
