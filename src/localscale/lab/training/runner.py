@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -199,12 +200,22 @@ def _warn_about_rate(recipe: Recipe, task: Any, steps: int) -> None:
     if task.fresh_head and recipe.start is None and rate < least:
         logger.warning(
             "--learning-rate %g is too low to train a new head of %d classes in %d steps; "
-            "raise it to about %.1g, or train for more --epochs",
+            "raise it to about %g, or train for more --epochs",
             rate,
             task.classes,
             steps,
-            least,
+            _rounded_up(least),
         )
+
+
+def _rounded_up(value: float) -> float:
+    """Return the smallest number of one digit that is not less than ``value``.
+
+    >>> _rounded_up(0.0022)
+    0.003
+    """
+    unit = 10.0 ** math.floor(math.log10(value))
+    return float(f"{math.ceil(value / unit) * unit:.1g}")
 
 
 def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:
