@@ -49,8 +49,8 @@ IMAGE_PASSES, LATENT_PASSES = 5, 6
 class SpreadDEC(DEC):
     """DEC whose maps are not the identity from the first step on."""
 
-    def build(self, backbone: nn.Module) -> AdaptedModel:
-        model = super().build(backbone)
+    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> AdaptedModel:
+        model = super().build(backbone, input_size=input_size)
         spread(model.canonicalizers.values())
         return model
 

@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from tiny_folders import write_folder
 
 from localscale.cli import main
+from localscale.cli.training import parse_train
+from localscale.lab.runs import load_run, read_run
+from localscale.lab.tasks.folder import central_crop
 
 FAST = (
     *("--backbone", "test_vit", "--pretrained", "none", "--precision", "no", "--cpu", "--quiet", "--epochs", "1"),
@@ -45,6 +49,8 @@ def test_a_run_and_its_control_differ_in_the_method_alone(run: Path):
         json.loads((folder / "result.json").read_text()) for folder in (run, run.with_name("run-control"))
     )
     assert result["class_names"] == ["blue", "green", "red"]
+    assert result["learned_sizes"]["steps"] == 2
+    assert "learned_sizes" not in control
     assert result["recipe"]["method"]["kind"] == "SizeEquilibrium"
     assert control["recipe"]["method"]["kind"] == "FineTune"
     for name in ("data", "optimization", "augmentation", "regularization", "seed"):
@@ -117,6 +123,41 @@ def test_the_app_opens_a_run(run: Path):
 
 def test_a_rate_that_cannot_train_a_new_head_is_told(photographs: Path, caplog: pytest.LogCaptureFixture):
     where = ("--data.train-root", str(photographs / "train"), "--out", str(photographs / "slow"))
-    main(["train", "folder", *where, *FAST, "--method", "none", "--learning-rate", "1e-7", "--warmup-epochs", "5"])
-    assert "--learning-rate 1e-07 is too low to train a new head of 3 classes in 2 steps" in caplog.text
+    main(["train", "folder", *where, *FAST, "--method", "none", "--learning-rate", "1e-3", "--warmup-epochs", "5"])
+    assert "--learning-rate 0.001 is too low to train a new head of 3 classes in 2 steps; raise it to about 0.01" in (
+        caplog.text
+    )
     assert "--warmup-epochs 5 does not fit into --epochs 1; the warm-up is shortened to 0.2 epochs" in caplog.text
+
+
+def test_the_fraction_to_hold_out_has_a_short_name():
+    training = parse_train("folder", [*FAST, "--val-fraction", "0.4"])
+    assert training.recipe.data.val_fraction == 0.4
+
+
+def test_a_control_is_added_to_a_finished_run(photographs: Path, capsys: pytest.CaptureFixture, tmp_path: Path):
+    where = ("--data.train-root", str(photographs / "train"), "--val-fraction", "0.25", "--out", str(tmp_path / "run"))
+    command = ["train", "folder", *where, *FAST, "--method", "aug"]
+    main(command)
+    weights = (tmp_path / "run" / "weights.safetensors").stat().st_mtime_ns
+    main([*command, "--control"])
+    assert "run is finished, and is not trained again" in capsys.readouterr().out
+    assert (tmp_path / "run-control" / "result.json").exists()
+    assert (tmp_path / "run" / "weights.safetensors").stat().st_mtime_ns == weights
+    with pytest.raises(SystemExit, match=r"the run in .* is finished; choose another folder"):
+        main(command)
+
+
+def test_the_model_of_a_run_knows_its_images(run: Path):
+    found = load_run(run).preprocessing
+    assert found.input_size == (3, 32, 32)
+    photograph = Image.effect_mandelbrot((50, 40), (-2, -1, 1, 1), 50).convert("RGB")
+    data = read_run(run).recipe.data
+    seen = read_run(run).normalise(central_crop(data.image_size, data.crop)(photograph)[None].float() / 255)[0]
+    torch.testing.assert_close(found.transform()(photograph), seen, atol=1e-5, rtol=0)
+
+
+def test_what_was_learned_about_sizes_is_printed(photographs: Path, capsys: pytest.CaptureFixture):
+    where = ("--data.train-root", str(photographs / "train"), "--out", str(photographs / "told"))
+    main(["train", "folder", *where, *FAST, *SIZES])
+    assert "sizes learned in 2 steps: error 0." in capsys.readouterr().out

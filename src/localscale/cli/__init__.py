@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from importlib import import_module, metadata
+from pathlib import Path
 
 from localscale.errors import ConfigError, LocalScaleError, near_misses
 
@@ -20,7 +21,10 @@ COMMANDS = {
     "recipes": ("localscale.cli.training:Recipes", "show the rows, backbones and tables that can be trained"),
     "train": ("localscale.cli.training:Train", "fine-tune on your own photographs, or train one recipe"),
     "evaluate": ("localscale.cli.training:Evaluate", "measure a finished run again, on the same or other data"),
-    "predict": ("localscale.cli.predict:Predict", "name the classes of images, and write their canonical forms"),
+    "predict": (
+        "localscale.cli.predict:Predict",
+        "name the classes of images or of their pixels, and write canonical forms",
+    ),
     "reproduce": ("localscale.cli.training:Reproduce", "train every cell of a table and write results/TABLE.json"),
     "tables": ("localscale.cli.training:Tables", "render results/*.json as docs/results.md"),
     "figure": ("localscale.cli.figures:Figure", "draw a figure from data, finished runs or results"),
@@ -50,13 +54,41 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _how_to_continue(given: list[str]) -> str:
     """Return the words after "stopped" that name the command that goes on, if there is one."""
-    if given[:1] == ["train"]:
+    first = _split_imports(given)[1][:1]
+    if first == ["train"]:
         command = ["localscale", *given, *([] if "--resume" in given else ["--resume"])]
         return f"; this command continues: {shlex.join(command)}"
-    return "; run the same command again to continue" if given[:1] in (["data"], ["reproduce"]) else ""
+    return "; run the same command again to continue" if first in (["data"], ["reproduce"]) else ""
+
+
+def _split_imports(given: list[str]) -> tuple[list[str], list[str]]:
+    """Return the modules that ``--import`` names, anywhere among the arguments, and the other arguments."""
+    arguments, names, left = iter(given), list[str](), list[str]()
+    for argument in arguments:
+        flag, equals, name = argument.partition("=")
+        if flag == "--import":
+            names.append(name if equals else next(arguments, ""))
+        else:
+            left.append(argument)
+    return names, left
+
+
+def _import_modules(names: list[str]) -> None:
+    """Import modules that are installed or in this folder."""
+    if names and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    for name in names:
+        try:
+            import_module(name)
+        except (ImportError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"--import {name}: {error}; expected a module that is installed or in this folder, without .py"
+            ) from error
 
 
 def _run(given: list[str]) -> None:
+    modules, given = _split_imports(given)
+    _import_modules(modules)
     if not given or given[0] in ("-h", "--help"):
         print(_help())
         return
@@ -94,6 +126,7 @@ def _help() -> str:
             *lines,
             "",
             "localscale COMMAND --help shows the options of a command.",
+            "--import MODULE, with any command, first imports a module of yours, such as one that registers a task.",
         )
     )
 

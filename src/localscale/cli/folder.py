@@ -10,12 +10,15 @@ from typing import Any
 
 from localscale.cli.training import Training, Where, parse_recipe, run_folder
 
-__all__ = ["parse_folder"]
+__all__ = ["parse_folder", "parse_own"]
 
-EXAMPLE = (
-    "localscale train folder --data.train-root my/train --data.val-root my/val --backbone resnet18 --method sizes "
-    "--epochs 10"
-)
+ABOUT = """Fine-tune a model on a folder of photographs, to classify or to segment them.
+
+localscale train folder --data.train-root my/train --data.val-root my/val --backbone resnet18 --method sizes --epochs 10
+
+--task NAME      classification (default): my/train/CLASS/IMAGE.jpg
+                 segmentation: my/train/images/NAME.jpg and my/train/masks/NAME.png; a mask is as large as its image,
+                 its values are the classes 0, 1, 2 …, and 255 marks pixels to ignore"""
 
 
 @dataclass(frozen=True)
@@ -26,35 +29,80 @@ class WithControl:
     control: Training
 
     def run(self) -> None:
-        self.training.run()
+        _or_read(self.training).run()
         print(f"\ncontrol, {self.control.recipe.optimization.epochs} epochs without canonicalizers:")
-        self.control.run()
+        _or_read(self.control).run()
         print(f"\ncompare them: localscale report {run_folder(self.training)} --control {run_folder(self.control)}")
+
+
+def _or_read(training: Training) -> Training:
+    """Return a training that prints the result of its folder, if that is finished, instead of refusing the folder."""
+    from localscale.lab.runs import Run
+
+    if not Run(run_folder(training)).result_file.exists():
+        return training
+    print(f"{run_folder(training)} is finished, and is not trained again")
+    return dataclasses.replace(training, where=dataclasses.replace(training.where, resume=True))
 
 
 def parse_folder(arguments: list[str]) -> Training | WithControl:
     """Return the recipe for a folder with the changes of the command line; unknown flags end the program."""
-    from localscale.lab.recipes.folder import FOLDER_METHODS, control_of, folder_recipe
+    from localscale.lab.recipes.folder import folder_recipe
 
+    first = _first_flags()
+    first.add_argument("--task", default="classification")
+    first.add_argument("--val-fraction")
+    chosen, rest = first.parse_known_args(arguments)
+    if chosen.val_fraction is not None:
+        rest += ["--data.val-fraction", chosen.val_fraction]
+    recipe = folder_recipe(chosen.backbone, chosen.method, chosen.task)
+    about = (
+        f"{ABOUT}\n{_about_flags()}\n"
+        "--val-fraction   short for --data.val-fraction: the part to hold out if there is no --data.val-root (0.2)"
+    )
+    return _with_control(recipe, rest, control=chosen.control, prog="localscale train folder", about=about)
+
+
+def parse_own(name: str, arguments: list[str]) -> Training | WithControl:
+    """Return the recipe for a task that a user registered, with the changes of the command line."""
+    from localscale.lab.recipes.folder import own_recipe
+    from localscale.lab.tasks import TASKS
+
+    chosen, rest = _first_flags().parse_known_args(arguments)
+    recipe = own_recipe(name, TASKS[name](), chosen.backbone, chosen.method)
+    prog = f"localscale train {name}"
+    about = f"Fine-tune a model on {type(recipe.data).__name__}.\n\n{_about_flags()}"
+    return _with_control(recipe, rest, control=chosen.control, prog=prog, about=about)
+
+
+def _first_flags() -> argparse.ArgumentParser:
+    """Return a parser for the flags that decide which other flags there are."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--backbone", default="resnet18")
     first.add_argument("--method", default="sizes")
     first.add_argument("--control", action="store_true")
-    chosen, rest = first.parse_known_args(arguments)
-    recipe = folder_recipe(chosen.backbone, chosen.method)
+    return first
+
+
+def _about_flags() -> str:
+    from localscale.lab.recipes.folder import FOLDER_METHODS
+
     methods = "\n".join(f"  {name:12} {sentence}" for name, (sentence, _) in FOLDER_METHODS.items())
-    about = (
-        "Fine-tune a model on a folder of photographs with one subfolder per class.\n\n"
-        f"{EXAMPLE}\n\n"
+    return (
         "--backbone NAME  any model of timm (resnet18)\n"
         f"--method NAME    what is added to it (sizes):\n{methods}\n"
-        "--control        also train the same recipe without canonicalizers, in the folder beside, and print both"
+        "--control        also train the same recipe without canonicalizers, in the folder beside, and print both;\n"
+        "                 a run that is finished already is not trained again"
     )
-    training = parse_recipe(recipe, rest, prog="localscale train folder", about=about)
-    if not chosen.control:
+
+
+def _with_control(recipe: Any, rest: list[str], *, control: bool, prog: str, about: str) -> Training | WithControl:
+    from localscale.lab.recipes.folder import control_of
+
+    training = parse_recipe(recipe, rest, prog=prog, about=about)
+    if not control:
         return training
-    folder: Any = run_folder(training)
-    where: Where = dataclasses.replace(training.where, out=beside(folder))
+    where: Where = dataclasses.replace(training.where, out=beside(run_folder(training)))
     return WithControl(training, Training(control_of(training.recipe), where))
 
 

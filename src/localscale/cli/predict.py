@@ -1,8 +1,9 @@
-"""``localscale predict``: the classes of image files, by the model of a finished run."""
+"""``localscale predict``: the classes of image files or of their pixels, by the model of a finished run."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ __all__ = ["Predict"]
 
 @dataclass(frozen=True)
 class Predict:
-    """Name the classes of image files and write their canonical forms, what the backbone sees."""
+    """Name the classes of image files, or of their pixels, and write canonical forms, what the backbone sees."""
 
     folder: Positional[Path]
     """Folder of a finished run."""
@@ -24,8 +25,9 @@ class Predict:
     """Image files of any size."""
     top: int = 3
     """Number of classes to print for each image."""
-    out: Path = Path("canonical")
-    """Folder for the canonical forms: IMAGE_canonical.png, with what was seen at the left."""
+    out: Path = Path("predictions")
+    """Folder for the canonical forms, IMAGE_canonical.png, with what was seen at the left, and for the masks of a
+    segmenter, IMAGE_mask.png, as large as the images. Images of one name get numbers: IMAGE_2_mask.png."""
 
     def run(self) -> None:
         from localscale.lab.runs import read_run
@@ -36,31 +38,54 @@ class Predict:
         if self.top < 1:
             raise ConfigError(f"--top is {self.top}; expected at least 1")
         predict, unread = Predictor(read_run(self.folder)), 0
-        for path in self.images:
+        for path, name in zip(self.images, different_names(self.images), strict=True):
             try:
                 found = predict(path, self.top)
             except DataError as error:
                 print(f"localscale: {error}", file=sys.stderr)
                 unread += 1
                 continue
-            answers = ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in found.classes)
-            written = ""
-            if found.canonical is not None:
-                written = f"  {_write(found.seen, found.canonical, self.out / f'{path.stem}_canonical.png')}"
-            print(f"{path}: {answers}{written}")
+            answers = ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.classes)
+            words = [f"{path}: {answers}{'' if found.mask is None else ' of the pixels'}"]
+            words += [str(written) for written in _write(found, self.out / name)]
+            print("  ".join(words))
         if unread:
             raise DataError(f"{unread} of {len(self.images)} images could not be read")
 
 
-def _write(seen: Any, canonical: Any, target: Path) -> Path:
-    """Write an image and its canonical form side by side."""
+def different_names(paths: Iterable[Path]) -> list[str]:
+    """Return the stem of each path, with a number where another path has the same; letter case makes no difference.
+
+    >>> different_names(map(Path, ("a/cat.jpg", "b/cat.jpg", "dog.png", "Cat.png")))
+    ['cat', 'cat_2', 'dog', 'Cat_3']
+    """
+    names: list[str] = []
+    taken: set[str] = set()
+    for path in paths:
+        name, number = path.stem, 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{path.stem}_{number}"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+def _write(found: Any, target: Path) -> list[Path]:
+    """Write the mask, and the image and its canonical form side by side, as far as there are any."""
     from PIL import Image
 
     from localscale.files import write_whole
-    from localscale.lab.data.images import encode_image
+    from localscale.lab.data.images import encode_image, encode_mask
 
-    both = Image.new("RGB", (seen.width + canonical.width, seen.height))
-    both.paste(seen, (0, 0))
-    both.paste(canonical, (seen.width, 0))
-    write_whole(target, encode_image(both))
-    return target
+    written = {}
+    if found.mask is not None:
+        written[target.with_name(f"{target.name}_mask.png")] = encode_mask(found.mask, coloured=True)
+    if found.canonical is not None:
+        both = Image.new("RGB", (found.seen.width + found.canonical.width, found.seen.height))
+        both.paste(found.seen, (0, 0))
+        both.paste(found.canonical, (found.seen.width, 0))
+        written[target.with_name(f"{target.name}_canonical.png")] = encode_image(both)
+    for path, data in written.items():
+        write_whole(path, data)
+    return list(written)

@@ -61,7 +61,8 @@ class Train:
     """
 
     recipe: tyro.conf.Positional[str]
-    """folder, for your own photographs, or the name of a recipe, TASK-BACKBONE-ROW; localscale recipes shows them."""
+    """folder, for your own photographs; the name of a recipe, TASK-BACKBONE-ROW, which localscale recipes shows; or a
+    task of yours (with --import)."""
 
     def run(self) -> None:
         raise AssertionError("parse_train parses the fields of a recipe")
@@ -90,6 +91,8 @@ class Training:
             checkpoint_seconds=where.checkpoint_seconds,
             progress=not where.quiet,
         )
+        if "learned_sizes" in result:
+            print(describe_sizes(result["learned_sizes"]))
         print(describe(result["metrics"]))
         print(
             f"{folder}: weights.safetensors, result.json, log.jsonl; {result['seconds']['training']:.0f} s of training"
@@ -107,8 +110,13 @@ def parse_train(name: str, arguments: list[str]) -> Any:
         from localscale.cli.folder import parse_folder
 
         return parse_folder(arguments)
-    from localscale.lab.recipes import find_recipe, find_row
+    from localscale.lab.recipes import PROTOCOLS, find_recipe, find_row
+    from localscale.lab.tasks import TASKS
 
+    if name in TASKS and name not in PROTOCOLS:
+        from localscale.cli.folder import parse_own
+
+        return parse_own(name, arguments)
     recipe, row = find_recipe(name), find_row(name)
     start = f" --start runs/{recipe.needs_start}/seed0" if recipe.needs_start else ""
     folders = " --data.train-root FOLDER --data.test-root FOLDER" if hasattr(recipe.data, "train_root") else ""
@@ -255,10 +263,20 @@ class Tables:
         print(self.out)
 
 
+def describe_sizes(found: dict[str, Any]) -> str:
+    """Return what ``learn_sizes`` measured on held-out images as a line for a terminal."""
+    return (
+        f"sizes learned in {found['steps']:,} steps: error {found['error']:.3f} in log size; canonical forms keep "
+        f"{found['spread']:.2f} of the spread of sizes; {100 * found['converged']:.0f} % of the equilibria converged"
+    )
+
+
 def describe(metrics: dict[str, Any]) -> str:
     """Return the metrics as text for a terminal."""
     if "mean_iou" in metrics:
         return _describe_masks(metrics)
+    if "invariance_error" not in metrics:  # a task of a user's own
+        return "\n".join(f"{name.replace('_', ' ')} {_number(value)}" for name, value in metrics.items())
     errors = metrics["invariance_error"]
     lines = [
         f"accuracy {100 * metrics['accuracy']:.2f} % of {metrics['images']:,} images",
@@ -274,6 +292,10 @@ def describe(metrics: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _describe_masks(metrics: dict[str, Any]) -> str:
     errors, floor = metrics["equivariance_error"], metrics["equivariance_floor"]
     return "\n".join(
@@ -283,7 +305,7 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
             f"{errors['relative']:.4f} relative; {metrics['variants']} scalings of each image",
             f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: the error of a "
             "perfect segmenter, caused by resampling alone",
-            _describe_scenes(metrics),
+            *([_describe_scenes(metrics)] if "groups" in metrics else []),
         )
     )
 

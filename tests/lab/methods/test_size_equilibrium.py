@@ -34,6 +34,15 @@ def test_it_starts_as_the_backbone_and_learns_sizes_before_training():
     assert not any(p.requires_grad for p in model.size_canonicalizer().parameters()), "held still again"
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"), [({"learning_steps": 0}, True), ({"learning_steps": 0, "along": 1.0}, False)]
+)
+def test_sizes_that_nothing_teaches_are_told(changes: dict, told: bool, caplog: pytest.LogCaptureFixture):
+    method = dataclasses.replace(METHOD, **changes)
+    assert method.prepare(method.build(vit()), [images()], progress=False) is None
+    assert ("raise --method.learning-steps 0 (default 1000)" in caplog.text) == told
+
+
 @pytest.mark.parametrize("along", [0.0, 1.0])
 def test_the_size_network_is_held_still_or_learns_along(along: float):
     method = dataclasses.replace(METHOD, along=along)
@@ -61,10 +70,14 @@ def test_canonical_forms_are_scaled_at_random():
 def test_a_run_is_trained_and_loaded(digits: Path, tmp_path: Path):
     result = train(tiny(digits, METHOD, epochs=1), tmp_path / "run", cpu=True)
     assert 0 <= result["metrics"]["accuracy"] <= 1
+    assert set(result["learned_sizes"]) == {"steps", "error", "spread", "converged"}
+    assert result["learned_sizes"]["steps"] == 3
+    assert result["learned_sizes"]["error"] > 0
     canonical = result["metrics"]["canonical_sizes"]
     assert canonical["spread"] == pytest.approx(1, abs=0.2), "three steps hardly teach a size"
     assert 0 <= canonical["converged"] <= 1
     model = load_run(tmp_path / "run")
+    assert model.preprocessing.input_size == model.input_size == (3, 64, 64)
     assert float(model.size_canonicalizer().network.trust) >= 0
 
 

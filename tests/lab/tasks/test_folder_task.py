@@ -98,6 +98,33 @@ def test_broken_images_are_left_out_with_a_warning(data: FolderData, caplog: pyt
     assert "text.jpg is not a readable image" in caplog.text
 
 
+def test_broken_images_that_are_not_named_are_counted(data: FolderData, caplog: pytest.LogCaptureFixture):
+    for number in range(5):
+        (root_of(data) / "red" / f"broken{number}.png").write_bytes(b"x")
+    make(data)
+    assert "5 of 17 images" in caplog.text
+    assert "broken2.png is not a readable image" in caplog.text
+    assert "; and 2 more" in caplog.text
+
+
+def test_groups_of_classes_are_told(data: FolderData, caplog: pytest.LogCaptureFixture):
+    root = root_of(data)
+    make(data)
+    assert not caplog.text
+    for group, name in (("warm", "red"), ("cold", "blue"), ("cold", "green")):
+        (root / group).mkdir(exist_ok=True)
+        (root / name).rename(root / group / name)
+    assert make(data, val_root=None).class_names == ("cold", "warm")
+    assert "the classes, 2 in all; the 3 folders inside them, such as cold/blue, are not classes" in caplog.text
+
+
+def test_images_beside_class_folders_are_told(data: FolderData, caplog: pytest.LogCaptureFixture):
+    for name in ("b.png", "a.png"):
+        Image.new("L", (9, 9)).save(root_of(data) / name)
+    assert make(data).train_count == 12
+    assert "2 images beside the class folders are not used, such as a.png" in caplog.text
+
+
 def test_huge_images_are_left_out(data: FolderData, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("localscale.lab.data.images.MAX_PIXELS", 10_000)
     Image.new("L", (101, 100)).save(root_of(data) / "red" / "huge.png")

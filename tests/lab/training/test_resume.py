@@ -1,6 +1,7 @@
 """Interrupted runs continue to bitwise the result of an uninterrupted run."""
 
 import dataclasses
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -22,8 +23,11 @@ from tiny_processes import (
 )
 from tiny_recipes import EPOCHS, STEPS, log_of, tiny
 
+from localscale.canonicalizer import Canonicalizer, DECConfig, SizeNetwork
 from localscale.checkpoints import read_state
+from localscale.equilibrium import Picard
 from localscale.errors import CheckpointError, OutputError, TrainingError
+from localscale.lab.methods import SizeEquilibrium
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.runs import Run
@@ -87,6 +91,65 @@ def test_ctrl_c_stops_after_the_step_and_loses_nothing(
     go_on(recipe, run.folder)
     a, b = load_file(run.weights), load_file(Run(whole).weights)
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+SIZES = SizeEquilibrium(
+    DECConfig(knots=4, network=SizeNetwork(width=8, blocks=0), solver=Picard(2, 1e-3, fixed_steps=True)),
+    learning_steps=7,
+)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, step: int, recipe: Recipe, folder: Path, **settings: Any) -> None:
+    """Press Ctrl-C in the middle of a step of learning sizes."""
+    calls, size_loss = itertools.count(), Canonicalizer.size_loss
+
+    def press(canonicalizer: Canonicalizer, *arguments: Any, **options: Any) -> Any:
+        if next(calls) == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return size_loss(canonicalizer, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Canonicalizer, "size_loss", press)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, folder, cpu=True, **settings)
+
+
+@pytest.mark.parametrize("batch", [256, 4])  # one batch in all, or one of three is held out
+def test_ctrl_c_while_sizes_are_learned_loses_nothing(
+    batch: int, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    unlabelled = Loop.unlabelled
+
+    def small(loop: Loop, *arguments: Any) -> Any:
+        found: Any = unlabelled(loop, *arguments)
+        return dataclasses.replace(found, batches=dataclasses.replace(found.batches, size=min(batch, 12)))
+
+    monkeypatch.setattr(Loop, "unlabelled", small)
+    recipe, run, whole = tiny(digits, SIZES, epochs=1, train_count=12), Run(tmp_path / "run"), tmp_path / "whole"
+    train(recipe, whole, cpu=True)
+    interrupt(monkeypatch, 2, recipe, run.folder)
+    assert read_state(run.preparation)["step"] == 3
+    with pytest.raises(OutputError, match="holds an unfinished run; add --resume"):
+        train(recipe, run.folder, cpu=True)
+    interrupt(monkeypatch, 1, recipe, run.folder, resume=True)
+    assert read_state(run.preparation)["step"] == 5
+    result = go_on(recipe, run.folder)
+    a, b = load_file(run.weights), load_file(Run(whole).weights)
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    assert not run.preparation.exists()
+    expected = Run(whole).result()
+    assert expected is not None
+    assert result["learned_sizes"] == expected["learned_sizes"]
+
+
+def test_sizes_are_learned_once(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    recipe, run = tiny(digits, SIZES, epochs=1, train_count=16), Run(tmp_path / "run")
+    assert killed(recipe, run.folder, die_at_step, 1, checkpoint_seconds=3600)
+    assert read_state(run.checkpoint)["position"]["step"] == 0
+    monkeypatch.setattr(Loop, "prepare", None)
+    result = go_on(recipe, run.folder)
+    assert result["learned_sizes"]["steps"] == 7
+    assert result["seconds"]["preparation"] > 0
 
 
 def test_killed_at_every_kind_of_moment(whole: Path, digits: Path, tmp_path: Path):

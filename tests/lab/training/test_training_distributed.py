@@ -111,10 +111,11 @@ def learn_sizes_otherwise_in_each_process(recipe: Recipe, folder: Path) -> None:
     """Train, with other random numbers in each process; the metrics are the size network's weights."""
     rank, prepare = os.environ["RANK"], SizeEquilibrium.prepare
 
-    def prepare_and_tell(self: SizeEquilibrium, model: Any, batches: Any, *, progress: bool) -> None:
+    def prepare_and_tell(self: SizeEquilibrium, model: Any, batches: Any, **settings: Any) -> dict[str, Any] | None:
         torch.manual_seed(int(rank))
-        prepare(self, model, batches, progress=progress)
+        found = prepare(self, model, batches, **settings)
         (folder.parent / f"prepared{rank}").touch()
+        return found
 
     def evaluate(model: Any, *arguments: Any, **rest: Any) -> dict[str, Any]:
         return {name: tensor.tolist() for name, tensor in model.canonicalizers["input"].state_dict().items()}

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from localscale.errors import DataError, near_misses
+from localscale.lab.data.checking import check_all, warn_left_out
 from localscale.lab.data.imagenet.image_list import ENDINGS, images_below
 from localscale.lab.data.images import read_image
 
 __all__ = ["ClassFolders", "hold_out", "leave_out_broken", "list_class_folders"]
 
-READERS = 8  # threads that check images; decoding releases the global interpreter lock
 SPLITS = {"train", "training", "trainval", "val", "valid", "validation", "test"}
 
 log = logging.getLogger(__name__)
@@ -50,11 +47,20 @@ def list_class_folders(root: Path | None, *, flag: str, classes: Sequence[str] =
         raise DataError(f"{flag} {root} is not a folder; expected one with a subfolder of images per class")
     folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     found = {path.name: images_below(path, root) for path in folders}
+    loose = sorted(path.name for path in root.iterdir() if path.is_file() and path.suffix.lower() in ENDINGS)
     expected = f"expected {root.name}/CLASS/IMAGE.jpg, one folder per class"
     if not any(found.values()):
-        loose = [path.name for path in root.iterdir() if path.is_file() and path.suffix.lower() in ENDINGS]
         what = f"holds images, such as {loose[0]}, but no class folders" if loose else "holds no images"
         raise DataError(f"{flag} {root} {what}; {expected}")
+    if loose:
+        log.warning(
+            "%s %s: %d images beside the class folders are not used, such as %s; %s",
+            flag,
+            root,
+            len(loose),
+            loose[0],
+            expected,
+        )
     if not classes:
         _check_level(root, found, flag)
         empty = [name for name, images in found.items() if not images]
@@ -86,7 +92,7 @@ def list_class_folders(root: Path | None, *, flag: str, classes: Sequence[str] =
 
 
 def _check_level(root: Path, found: dict[str, list[str]], flag: str) -> None:
-    """Raise if the class folders are one level further down than they should be."""
+    """Raise if the class folders are one level further down than they should be; warn if they could be."""
     deeper = {name: {image.split("/")[1] for image in images if image.count("/") > 1} for name, images in found.items()}
     nested = all(image.count("/") > 1 for images in found.values() for image in images)
     splits = {name.lower() for name in found} <= SPLITS
@@ -96,6 +102,19 @@ def _check_level(root: Path, found: dict[str, list[str]], flag: str) -> None:
         raise DataError(
             f"{flag} {root}: {inner} holds folders, such as {example}, instead of images; the class folders seem to be "
             f"one level further down: try {flag} {root / inner}"
+        )
+    groups = [name for name, folders in deeper.items() if folders and all(x.count("/") > 1 for x in found[name])]
+    if groups:
+        within = sorted(f"{name}/{folder}" for name in groups for folder in deeper[name])
+        log.warning(
+            "%s %s: the folders directly below it are the classes, %d in all; the %d folders inside them, such as %s, "
+            "are not classes of their own. If they should be, move them up to %s",
+            flag,
+            root,
+            len(found),
+            len(within),
+            within[0],
+            root,
         )
 
 
@@ -112,16 +131,7 @@ def leave_out_broken(images: ClassFolders, *, flag: str) -> ClassFolders:
             return str(error)
         return None
 
-    with ThreadPoolExecutor(READERS) as pool:
-        checked = tqdm(
-            pool.map(fault, images.items),
-            total=len(images),
-            desc="checking images",
-            unit="image",
-            leave=False,
-            disable=None,  # shown on a terminal only
-        )
-        faults = list(checked)
+    faults = check_all(fault, images.items)
     broken = [said for said in faults if said]
     if not broken:
         return images
@@ -132,14 +142,7 @@ def leave_out_broken(images: ClassFolders, *, flag: str) -> ClassFolders:
             f"{flag} {images.root}: no image of the class {images.classes[min(lost)]} can be read; the first fault is: "
             f"{broken[0]}"
         )
-    log.warning(
-        "%d of %d images in %s are left out, because they cannot be read: %s%s",
-        len(broken),
-        len(images),
-        images.root,
-        "; ".join(broken[:3]),
-        " …" if len(broken) > 3 else "",
-    )
+    warn_left_out(broken, len(images), images.root)
     return ClassFolders(images.root, images.classes, kept)
 
 

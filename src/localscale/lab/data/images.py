@@ -1,10 +1,13 @@
-"""Read any image as upright 8-bit RGB, and encode images and masks as bytes."""
+"""Read any image as upright 8-bit RGB and any label mask as numbers, and encode images and masks as bytes."""
 
 from __future__ import annotations
 
+import colorsys
 import io
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -12,10 +15,12 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from localscale.errors import DataError
 from localscale.files import read_whole
 
-__all__ = ["encode_image", "encode_mask", "read_image"]
+__all__ = ["encode_image", "encode_mask", "read_image", "read_labels"]
 
 MAX_PIXELS = 100_000_000
 SIXTEEN_BIT = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
+
+Pixels = TypeVar("Pixels")
 
 
 def read_image(source: Path | bytes) -> Image.Image:
@@ -24,24 +29,15 @@ def read_image(source: Path | bytes) -> Image.Image:
     Grey, palette, CMYK and 16-bit images are converted, transparent ones are placed on white, and EXIF rotation is
     applied. Anything but a complete image raises ``DataError`` with the file's name and the cause.
     """
-    name = str(source) if isinstance(source, Path) else "image"
-    data = read_whole(source, name) if isinstance(source, Path) else source
-    if not data:
-        raise DataError(f"{name} is empty (zero bytes)")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
-            with Image.open(io.BytesIO(data)) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise DataError(f"has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
-                image.load()
-                return _as_rgb(_upright(image))
-    except DataError as error:
-        raise DataError(f"{name} {error}") from None
-    except UnidentifiedImageError as error:
-        raise DataError(f"{name} is not a readable image (PNG, JPEG, WebP, TIFF …)") from error
-    except Exception as error:  # Pillow's decoders raise exceptions of any type; one broken file must not end a run
-        raise DataError(f"{name} is a broken image: {error}") from error
+    return _decoded(source, _as_rgb)
+
+
+def read_labels(source: Path | bytes) -> np.ndarray:
+    """Return a label mask as numbers ``(H, W)``: the indices of a palette image, or the levels of a grey one.
+
+    A mask in colour, and anything but a complete image, raises ``DataError`` with the file's name and the cause.
+    """
+    return _decoded(source, _as_labels)
 
 
 def encode_image(pixels: np.ndarray | Image.Image, image_format: str = "png", *, quality: int = 95) -> bytes:
@@ -57,11 +53,48 @@ def encode_image(pixels: np.ndarray | Image.Image, image_format: str = "png", *,
     return buffer.getvalue()
 
 
-def encode_mask(labels: np.ndarray) -> bytes:
-    """Encode a label map ``(H, W)`` as a lossless PNG with 8 bits per pixel, or 16 if a label exceeds 255."""
+def encode_mask(labels: np.ndarray, *, coloured: bool = False) -> bytes:
+    """Encode a label map ``(H, W)`` as a lossless PNG with 8 bits per pixel, or 16 if a label exceeds 255.
+
+    ``coloured`` adds a palette to 8 bits: the values stay the labels, and viewers show a colour for each.
+    """
     if labels.min() < 0 or labels.max() > 65535:
         raise DataError(f"labels run from {labels.min()} to {labels.max()}; a mask holds 0 to 65535")
+    if coloured and labels.max() <= 255:
+        image = Image.fromarray(labels.astype(np.uint8)).convert("P")
+        hues = [colorsys.hsv_to_rgb(n * 0.618034 % 1, 0.7, 0.5 + 0.1 * (n % 5)) for n in range(1, 256)]
+        image.putpalette([0, 0, 0, *(round(255 * level) for colour in hues for level in colour)])
+        return encode_image(image)
     return encode_image(labels.astype(np.uint8 if labels.max() <= 255 else np.uint16))
+
+
+def _decoded(source: Path | bytes, convert: Callable[[Image.Image], Pixels]) -> Pixels:
+    name = str(source) if isinstance(source, Path) else "image"
+    data = read_whole(source, name) if isinstance(source, Path) else source
+    if not data:
+        raise DataError(f"{name} is empty (zero bytes)")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
+            with Image.open(io.BytesIO(data)) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise DataError(f"has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
+                image.load()
+                return convert(_upright(image))
+    except DataError as error:
+        raise DataError(f"{name} {error}") from None
+    except UnidentifiedImageError as error:
+        raise DataError(f"{name} is not a readable image (PNG, JPEG, WebP, TIFF …)") from error
+    except Exception as error:  # Pillow's decoders raise exceptions of any type; one broken file must not end a run
+        raise DataError(f"{name} is a broken image: {error}") from error
+
+
+def _as_labels(image: Image.Image) -> np.ndarray:
+    if image.mode not in {"1", "L", "P", *SIXTEEN_BIT}:
+        raise DataError(
+            f"is a mask in colour ({image.mode}); save it as a palette or grey image whose values are class numbers"
+        )
+    return np.asarray(image).astype(np.int64)
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -158,7 +158,7 @@ class Canon(Method):
     def check_answers(self, *, dense: bool) -> None:
         check_mode(self.mode, dense=dense)
 
-    def build(self, backbone: nn.Module) -> nn.Module:
+    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> nn.Module:
         return DiscreteCanonicalizer(
             backbone,
             configurations=self.configurations,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -25,12 +27,22 @@ class Method:
     def check_answers(self, *, dense: bool) -> None:
         """Raise ``ConfigError`` if the method cannot be used for segmentation (``dense``) or for classification."""
 
-    def build(self, backbone: nn.Module) -> nn.Module:
-        """Return the model to train: ``backbone``, or a module around it that starts with the same answers."""
+    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> nn.Module:
+        """Return the model to train: ``backbone``, or a module around it that starts with the same answers.
+
+        ``input_size`` is the (channels, height, width) of its images; by default what ``backbone`` declares.
+        """
         return backbone
 
-    def prepare(self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool) -> None:
-        """Prepare ``model`` for the first training step, on normalised images without labels; by default do nothing."""
+    def prepare(
+        self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool, checkpoint: Path | None = None
+    ) -> dict[str, Any] | None:
+        """Prepare ``model`` for the first training step, on normalised images without labels; by default do nothing.
+
+        Return what is to be kept in result.json, as JSON values. A long preparation writes ``checkpoint`` if it is
+        interrupted, and continues from that file if it exists.
+        """
+        return None
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws

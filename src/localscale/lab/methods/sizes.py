@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,6 +22,8 @@ from localscale.lab.randomness import Draws
 from localscale.warp import unscale
 
 __all__ = ["SizeEquilibrium"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,16 +56,26 @@ class SizeEquilibrium(Method):
     def check_answers(self, *, dense: bool) -> None:
         check_mode(self.config.mode, dense=dense)
 
-    def build(self, backbone: nn.Module) -> AdaptedModel:
-        model = adapt(backbone, self.config)
+    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> AdaptedModel:
+        model = adapt(backbone, self.config, input_size=input_size)
         if not self.along:
             model.size_canonicalizer().requires_grad_(False)
         return model
 
-    def prepare(self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool) -> None:
+    def prepare(
+        self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool, checkpoint: Path | None = None
+    ) -> dict[str, Any] | None:
         assert isinstance(model, AdaptedModel)
+        found = None
         if self.learning_steps:
-            learn_sizes(model, batches, steps=self.learning_steps, progress=progress)
+            found = learn_sizes(model, batches, steps=self.learning_steps, checkpoint=checkpoint, progress=progress)
+        if not self.along and float(model.size_canonicalizer().network.trust) == 0:
+            logger.warning(
+                "the size network has not learned sizes, so the model is trained and used as if it had none: raise "
+                "--method.learning-steps %d (default 1000), or learn sizes along with the task (--method.along 1)",
+                self.learning_steps,
+            )
+        return None if found is None else dataclasses.asdict(found)
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws

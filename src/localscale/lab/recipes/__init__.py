@@ -71,6 +71,6 @@ def _split(name: str) -> tuple[str, str, str]:
     if task not in PROTOCOLS or backbone not in BACKBONES or row not in PROTOCOLS[task].rows:
         raise ConfigError(
             f"no recipe {name!r}: {near_misses(name, list(recipe_names()))}; "
-            "localscale recipes shows how names are composed"
+            "localscale recipes shows how names are composed; a task of your own needs --import MODULE"
         )
     return task, backbone, row

@@ -1,4 +1,4 @@
-"""Recipes for a user's own folder of photographs: any backbone of timm, any of a few methods, fine-tuning rates."""
+"""Recipes for a user's own images: any backbone of timm, any of a few methods, fine-tuning rates."""
 
 from __future__ import annotations
 
@@ -15,52 +15,73 @@ from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.recipes.rows import SOLVER, supervised_dec
-from localscale.lab.tasks import FolderData
+from localscale.lab.tasks import FolderData, MaskFolderData, TaskData
 
-__all__ = ["FOLDER_METHODS", "control_of", "folder_recipe"]
+__all__ = ["FOLDER_METHODS", "FOLDER_TASKS", "control_of", "folder_recipe", "own_recipe"]
 
 STRENGTH = 0.5  # of the scalings that augment and supervise; natural images tolerate less than digits
-FOLDER_METHODS: dict[str, tuple[str, Callable[[], Method]]] = {
-    "sizes": ("learn sizes without labels, then fine-tune on canonical forms", SizeEquilibrium),
+FOLDER_METHODS: dict[str, tuple[str, Callable[[str], Method]]] = {
+    "sizes": (
+        "learn sizes without labels, then fine-tune on canonical forms",
+        lambda mode: SizeEquilibrium(DECConfig(mode=mode)),
+    ),
     "dec": (
         "the paper's DEC at the image, trained by the task",
-        lambda: DEC(DECConfig.paper(sites=(INPUT,), network=NETWORK, solver=SOLVER)),
+        lambda mode: DEC(DECConfig.paper(sites=(INPUT,), mode=mode, network=NETWORK, solver=SOLVER)),
     ),
     "dec_compose": (
         "DEC with the compose update, supervised by known scalings",
-        lambda: supervised_dec(STRENGTH),
+        lambda mode: supervised_dec(STRENGTH, mode),
     ),
-    "aug": ("fine-tune with random local scaling of the training images", FineTune),
-    "none": ("fine-tune without it", FineTune),
+    "aug": ("fine-tune with random local scaling of the training images", lambda mode: FineTune()),
+    "none": ("fine-tune without it", lambda mode: FineTune()),
 }
+FOLDER_TASKS = ("classification", "segmentation")
 
 
-def folder_recipe(backbone: str = "resnet18", method: str = "sizes") -> Recipe:
-    """Return the recipe that fine-tunes a timm model on a folder of photographs.
+def folder_recipe(backbone: str = "resnet18", method: str = "sizes", task: str = "classification") -> Recipe:
+    """Return the recipe that fine-tunes a timm model on a folder of photographs, with or without masks.
 
-    ``backbone`` is a name of timm or of ``BACKBONES``, and ``method`` one of ``FOLDER_METHODS``. Image size and crop
-    are those that the backbone was pretrained with.
+    ``backbone`` is a name of timm or of ``BACKBONES``, ``method`` one of ``FOLDER_METHODS`` and ``task`` one of
+    ``FOLDER_TASKS``. Image size and crop are those that the backbone was pretrained with.
 
     >>> folder_recipe("deit_tiny", "none").backbone
     'deit_tiny_patch16_224'
+    >>> folder_recipe("resnet18", "sizes", "segmentation").method.config.mode
+    'equivariant'
     """
+    if task not in FOLDER_TASKS:
+        raise ConfigError(f"--task is {task!r}: {near_misses(task, FOLDER_TASKS)}")
+    settings: dict[str, Any] = sketch_of(_timm_name(backbone)).pretrained_cfg
+    size = settings["input_size"][-1]
+    if task == "segmentation":
+        return own_recipe("masks", MaskFolderData(image_size=size), backbone, method)
+    return own_recipe("folder", FolderData(image_size=size, crop=settings.get("crop_pct") or 0.875), backbone, method)
+
+
+def own_recipe(task: str, data: TaskData, backbone: str = "resnet18", method: str = "sizes") -> Recipe:
+    """Return the recipe that fine-tunes a timm model on ``data``, settings of the task called ``task``."""
     if method not in FOLDER_METHODS:
         raise ConfigError(f"--method is {method!r}: {near_misses(method, FOLDER_METHODS)}")
     known = BACKBONES.get(backbone)
-    timm_name = known.timm_name if known else backbone
-    settings: dict[str, Any] = sketch_of(timm_name).pretrained_cfg
     scaled = RandomScaling(strength=STRENGTH, probability=0.0 if method == "none" else 0.5)
     return Recipe(
-        name=f"folder-{backbone}-{method}",
-        backbone=timm_name,
+        name=f"{task}-{backbone}-{method}",
+        backbone=_timm_name(backbone),
         pretrained=known.pretrained if known else "timm",
-        method=FOLDER_METHODS[method][1](),
-        data=FolderData(image_size=settings["input_size"][-1], crop=settings.get("crop_pct") or 0.875),
+        method=FOLDER_METHODS[method][1]("equivariant" if data.dense else "invariant"),
+        data=data,
         augmentation=scaled,
         optimization=Optimization(
-            epochs=10, batch_size=32, learning_rate=5e-4, layer_decay=0.75, weight_decay=0.05, warmup_epochs=1
+            epochs=10,
+            batch_size=8 if data.dense else 32,
+            learning_rate=2e-4 if data.dense else 5e-4,
+            layer_decay=1.0 if data.dense else 0.75,  # all layers of a segmenter's head are new
+            weight_decay=0.05,
+            warmup_epochs=1,
         ),
-        regularization=Regularization(label_smoothing=0.1),
+        regularization=Regularization(label_smoothing=0.0 if data.dense else 0.1),
+        head_width=128 if data.dense else Recipe.head_width,
     )
 
 
@@ -71,3 +92,7 @@ def control_of(recipe: Recipe) -> Recipe:
     if recipe.method == FineTune():
         return dataclasses.replace(recipe, name=f"{recipe.name}-control", augmentation=RandomScaling(probability=0.0))
     return dataclasses.replace(recipe, name=f"{recipe.name}-control", method=FineTune())
+
+
+def _timm_name(backbone: str) -> str:
+    return BACKBONES[backbone].timm_name if backbone in BACKBONES else backbone

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import tyro
 from torch import nn
 
+from localscale.adaptation.discover import usual_input_size
 from localscale.errors import ConfigError, near_misses
 from localscale.lab.methods import METHODS, FineTune, Method, RandomScaling
 from localscale.lab.recipes.optimization import Optimization
@@ -86,8 +87,9 @@ class Recipe:
             raise ConfigError(f"mixup needs an even batch size; try --batch-size {self.optimization.batch_size + 1}")
 
     def build(self, backbone: nn.Module) -> nn.Module:
-        """Return the model to train: ``backbone`` with what the method adds."""
-        return self.method.build(backbone)
+        """Return the model to train: ``backbone`` with what the method adds, for images of the data's size."""
+        channels, side = usual_input_size(backbone)[0], self.data.image_size
+        return self.method.build(backbone, input_size=(channels, side, side))
 
 
 REGISTRIES: dict[type[Any], Mapping[str, type[Any]]] = {Method: METHODS, TaskData: TASKS}
@@ -124,7 +126,8 @@ def _read(values: Any, annotation: type[Any], what: str) -> Any:
     known = {kind.__name__: kind for kind in REGISTRIES.get(annotation, {"": annotation}).values()}
     if not isinstance(values, dict) or values.get("kind") not in known:
         found = values.get("kind") if isinstance(values, dict) else type(values).__name__
-        hint = "; if it is your own, import the module that registers it first" if annotation in REGISTRIES else ""
+        hint = "; if it is your own, import the module that registers it first (--import MODULE on the command line)"
+        hint = hint if annotation in REGISTRIES else ""
         raise ConfigError(f"{what} is of kind {found!r}: {near_misses(str(found), known)}{hint}")
     kind = known[values["kind"]]
     if hasattr(kind, "from_dict"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from localscale.adaptation import AdaptedModel
 from localscale.checkpoints import read_weights
 from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.backbones.catalogue import Normalise, normalisation, sketch_of
@@ -73,6 +74,8 @@ class FinishedRun:
         """Return the trained model in evaluation mode."""
         model = self.recipe.build(create_model(self.recipe, self.classes, pretrained="none"))
         read_weights(Run(self.folder).weights, model)
+        if isinstance(model, AdaptedModel) and model.preprocessing is not None:
+            model.preprocessing = self.recipe.data.preprocessing(model.preprocessing)
         return model.to(device).eval()
 
     def make_task(self) -> Any:

@@ -72,7 +72,7 @@ def open_groups(run: FinishedRun, *, sizes: int | None = SIZES) -> ImageGroups:
         raise ConfigError(
             f"the task {run.task} has no images at several scales to show; reports and figures know {', '.join(KINDS)}"
         )
-    if getattr(data, field) is None and run.task not in ("mnist", "folder"):
+    if getattr(data, field) is None and run.task not in ("mnist", "folder", "masks"):
         raise ConfigError(f"the recipe names no data.{field}; add --data FOLDER")
     found = KINDS[run.task](run, sizes)
     if found.classes != run.classes:
@@ -168,6 +168,26 @@ class _Folder(ImageGroups):
         return self.task.class_names[label]
 
 
+class _MaskFolder(ImageGroups):
+    """Validation images of a user's folder with masks, each with the random scalings that EquE is measured with."""
+
+    def __init__(self, run: FinishedRun, sizes: int | None) -> None:
+        self.task = run.make_task()
+        self.count, self.classes = len(self.task.val), self.task.classes
+        self.variants = range((SIZES if sizes is None else sizes) - 1)
+
+    def read(self, number: int) -> ImageGroup:
+        image, labels = (tensor[None] for tensor in self.task.whole(number))
+        image = image.float() / 255
+        both = [(image, labels), *(self.task.scaled(image, labels, number, variant) for variant in self.variants)]
+        images, masks = (torch.cat(part) for part in zip(*both, strict=True))
+        captions = ["as it is", *(f"scaling {variant + 1}" for variant in self.variants)]
+        return ImageGroup(self.task.val.pairs[number][0].name, images, captions, masks=masks)
+
+    def name_of(self, label: int) -> str:
+        return self.task.class_names[label]
+
+
 class _Scenes(ImageGroups):
     def __init__(self, run: FinishedRun, sizes: int | None) -> None:
         data = run.recipe.data
@@ -192,4 +212,10 @@ class _Scenes(ImageGroups):
         return ImageGroup(f"scene {number}", torch.stack(images), captions, masks=torch.stack(masks))
 
 
-KINDS: dict[str, type[Any]] = {"mnist": _Numbers, "imagenet": _Photographs, "objects": _Scenes, "folder": _Folder}
+KINDS: dict[str, type[Any]] = {
+    "mnist": _Numbers,
+    "imagenet": _Photographs,
+    "objects": _Scenes,
+    "folder": _Folder,
+    "masks": _MaskFolder,
+}

@@ -32,6 +32,10 @@ class Run:
         return self.folder / "checkpoint.safetensors"
 
     @property
+    def preparation(self) -> Path:
+        return self.folder / "preparation.safetensors"
+
+    @property
     def weights(self) -> Path:
         return self.folder / "weights.safetensors"
 
@@ -71,7 +75,8 @@ class Run:
                 raise OutputError(
                     f"{self.folder} holds {strange[0]} and no recipe.json; choose a new or empty folder with --out"
                 )
-        if not any(path.exists() for path in (self.log, self.checkpoint, self.weights, self.result_file)):
+        begun = (self.preparation, self.log, self.checkpoint, self.weights, self.result_file)
+        if not any(path.exists() for path in begun):
             # The folder is new, or an earlier run stopped before its first epoch.
             write_whole(self.recipe_file, json.dumps(to_dict(recipe), indent=2) + "\n")
             return

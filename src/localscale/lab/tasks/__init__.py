@@ -7,17 +7,29 @@ from typing import TypeVar
 from localscale.errors import ConfigError
 from localscale.lab.tasks.folder import FolderData
 from localscale.lab.tasks.imagenet import ImageNetData
+from localscale.lab.tasks.mask_folder import MaskFolderData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.tasks.objects import ObjectsData
 from localscale.lab.tasks.task import Task, TaskData
 
-__all__ = ["TASKS", "FolderData", "ImageNetData", "MNISTData", "ObjectsData", "Task", "TaskData", "register"]
+__all__ = [
+    "TASKS",
+    "FolderData",
+    "ImageNetData",
+    "MNISTData",
+    "MaskFolderData",
+    "ObjectsData",
+    "Task",
+    "TaskData",
+    "register",
+]
 
 TASKS: dict[str, type[TaskData]] = {
     "mnist": MNISTData,
     "imagenet": ImageNetData,
     "objects": ObjectsData,
     "folder": FolderData,
+    "masks": MaskFolderData,
 }
 
 Data = TypeVar("Data", bound=type[TaskData])

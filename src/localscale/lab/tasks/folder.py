@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 from tqdm import tqdm
 
+from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
 from localscale.lab.data.class_folders import ClassFolders, hold_out, leave_out_broken, list_class_folders
 from localscale.lab.data.images import read_image
@@ -72,6 +73,9 @@ class FolderData(TaskData):
                 raise ConfigError(f"--data.{name} is {value}; expected more than 0 and at most 1")
         if not 0 < self.val_fraction < 1:
             raise ConfigError(f"--data.val-fraction is {self.val_fraction}; expected more than 0 and less than 1")
+
+    def preprocessing(self, declared: Preprocessing) -> Preprocessing:
+        return as_cropped(declared, self.crop)
 
     def with_classes(self, names: Sequence[str]) -> FolderData:
         return dataclasses.replace(self, classes=tuple(names))
@@ -219,6 +223,11 @@ class Central(Dataset[tuple[int, Tensor, int]]):
         number = self.numbers[place]
         path, label = self.items[number]
         return number, self.transform(read_image(path)), label
+
+
+def as_cropped(declared: Preprocessing, crop: float) -> Preprocessing:
+    """Return the preprocessing that crops images as ``central_crop`` does."""
+    return dataclasses.replace(declared, interpolation="bicubic", crop=crop, keep_ratio=True)
 
 
 def central_crop(image_size: int, crop: float) -> Any:

@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 from tqdm import tqdm
 
+from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
-from localscale.lab.tasks.folder import central_crop
+from localscale.lab.tasks.folder import as_cropped, central_crop
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least, seed_of
 
 __all__ = ["ImageNetData", "ImageNetTask"]
@@ -55,6 +56,9 @@ class ImageNetData(TaskData):
         for name, value in (("crop", self.crop), ("least-area", self.least_area)):
             if not 0 < value <= 1:
                 raise ConfigError(f"--data.{name} is {value}; expected more than 0 and at most 1")
+
+    def preprocessing(self, declared: Preprocessing) -> Preprocessing:
+        return as_cropped(declared, self.crop)
 
     def task(self, normalise: Transform, batch_size: int) -> ImageNetTask:
         """List the images and return the task."""

@@ -19,13 +19,11 @@ from tqdm import tqdm
 from localscale.errors import ConfigError, DataError
 from localscale.lab.data.objects import LocallyScaledObjects
 from localscale.lab.methods import RandomScaling
-from localscale.lab.randomness import Draws
+from localscale.lab.tasks.mask_metrics import IGNORED, MaskMetrics
 from localscale.lab.tasks.task import Criterion, Indices, Predict, Shard, Task, TaskData, Transform, check_least
-from localscale.warp import unscale
 
 __all__ = ["IGNORED", "ObjectsData", "ObjectsTask", "Pixels"]
 
-IGNORED = -100  # label of pixels that neither the loss nor an IoU counts, as in torch
 READERS = 8  # threads that read images; decoding releases the global interpreter lock
 
 
@@ -117,12 +115,12 @@ class ObjectsTask(Task):
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
         """Return mIoU, EquE with its floor, and the deviation of the IoU among the images of a scene."""
         from localscale.metrics import image_iou
-        from localscale.metrics.streaming import EquivarianceError, EquivarianceFloor, GroupConsistency, mean_iou
+        from localscale.metrics.streaming import GroupConsistency
 
-        data, kinds = self.data, ("squared", "l2", "relative")
-        iou = mean_iou(self.classes, ignore_index=IGNORED).to(device)
-        errors = {kind: EquivarianceError(kind).to(device) for kind in kinds}
-        floors = {kind: EquivarianceFloor(self.classes, kind).to(device) for kind in kinds}
+        data = self.data
+        metrics = MaskMetrics(
+            self.classes, scaling=data.scaling, variants=data.variants, seed=data.data_seed, device=device
+        )
         groups, group_of = self.test.groups.unique(return_inverse=True)
         consistency = GroupConsistency(len(groups)).to(device)
         mine = torch.arange(shard.rank, len(self.test.images), shard.world)
@@ -130,25 +128,13 @@ class ObjectsTask(Task):
         with torch.no_grad(), bar:
             for index in mine.split(self.batch_size) if len(mine) else ():
                 images, labels = (tensor.to(device) for tensor in self.test.take(index))
-                logits = predict(self.normalise(images)).float()
-                iou.update(logits, labels)
+                logits = metrics.update(images, labels, index, predict, self.normalise)
                 each = image_iou(logits.argmax(1), labels, self.classes, ignore_index=IGNORED)
                 consistency.update(each, group_of[index].to(device))
-                answer = logits.softmax(1)
-                for variant in range(data.variants):
-                    u = data.scaling.maps(Draws(data.data_seed, index.to(device)), f"evaluation/{variant}")
-                    scaled = predict(self.normalise(unscale(images, u))).float().softmax(1)
-                    for error in errors.values():
-                        error.update(answer, scaled, u.inverse())
-                    for floor in floors.values():
-                        floor.update(labels, u.inverse())
                 bar.update(len(index))
         return {
             "images": len(self.test.images),
-            "variants": data.variants,
-            "mean_iou": float(iou.compute()),
-            "equivariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
-            "equivariance_floor": {kind: float(floor.compute()) for kind, floor in floors.items()},
+            **metrics.compute(),
             "group_deviation": _or_none(float(consistency.compute())),
             "groups": len(groups),
         }

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
 from localscale.lab.methods.method import Criterion
 from localscale.lab.randomness import stream
@@ -121,6 +122,10 @@ class TaskData(ABC):
 
     def check(self) -> None:  # noqa: B027 (optional)
         """Raise ``ConfigError`` for settings that cannot work."""
+
+    def preprocessing(self, declared: Preprocessing) -> Preprocessing:
+        """Return how a test image becomes an input, given what the backbone declares; by default that."""
+        return declared
 
     def with_classes(self, names: Sequence[str]) -> TaskData:
         """Return the settings for a model whose labels have these names; by default the classes are fixed."""

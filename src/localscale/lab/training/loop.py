@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from accelerate.utils import broadcast, set_seed
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from localscale.checkpoints import read_state
 from localscale.errors import ConfigError, TrainingError
 from localscale.fitting.traps import Gradients
 from localscale.lab.backbones.catalogue import repeated_blocks
@@ -54,31 +57,45 @@ class Position:
     schedule: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Unlabelled:
-    """The normalised training images of one epoch, in batches.
+    """The normalised training images of one epoch, in batches, for ``learn_sizes``.
 
     Images that are decoded from files are kept after the first pass, at most ``KEPT`` of them; decoding them again in
     every pass would take longer than learning from them.
+
+    ``learn_sizes`` asks once for a batch to measure on, and then makes pass after pass without this first batch. The
+    random numbers of a step depend on its pass and batch, and ``done`` steps are skipped, so that learning continues
+    as if it had never stopped. After Ctrl-C the next batch raises ``KeyboardInterrupt``, so that no step is cut.
     """
 
     loop: Loop
     batches: Batches
+    done: int = 0
+    stop: StopRequest | None = None
     kept: list[Any] = field(default_factory=list)
+    passes: int = 0
 
     def __iter__(self) -> Iterator[Tensor]:
-        task, device = self.loop.task, self.loop.device
-        if self.kept:
-            for indices, loaded in self.kept:
-                yield task.normalise(task.images(indices, loaded, device)[0])
-            return
-        first = []
+        task, device, seed = self.loop.task, self.loop.device, self.loop.recipe.seed
         last = min(self.batches.per_epoch, max(1, KEPT // self.batches.size)) if task.from_files else None
-        for indices, loaded in task.load(self.batches.steps(0, last or self.batches.per_epoch), self.loop.recipe.seed):
-            if task.from_files:
-                first.append((indices, loaded))
-            yield task.normalise(task.images(indices, loaded, device)[0])
-        self.kept.extend(first)
+        last = last or self.batches.per_epoch
+        before, skipped = divmod(self.done, max(1, last - 1))
+        number, self.passes = before + self.passes, self.passes + 1
+        whole = self.passes != 2 or not skipped  # the first pass of learning, after the batch to measure on
+        wanted = self.batches.steps(0, last)
+        if not whole:
+            wanted = itertools.chain(self.batches.steps(0, 1), self.batches.steps(1 + skipped, last))
+        read = []
+        for indices, loaded in self.kept or task.load(wanted, seed):
+            if task.from_files and whole and not self.kept:
+                read.append((indices, loaded))
+            images = task.normalise(task.images(indices, loaded, device)[0])
+            if self.stop is not None and self.stop.requested:
+                raise KeyboardInterrupt
+            set_seed(seed_of(seed, "sizes", number, indices.step))
+            yield images
+        self.kept = self.kept or read
 
 
 class Loop:
@@ -141,17 +158,31 @@ class Loop:
         """Number of steps of the whole run."""
         return self.recipe.optimization.epochs * self.batches.per_epoch
 
-    def unlabelled(self) -> Iterable[Tensor]:
-        """Return the normalised training images in batches; they can be iterated over again and again."""
-        size = 64 if self.task.from_files else 256  # photographs take longer to load, and sizes need no large batch
-        return _Unlabelled(self, Batches(self.task.train_count, min(size, self.task.train_count), self.recipe.seed))
+    def unlabelled(self, done: int = 0, stop: StopRequest | None = None) -> Iterable[Tensor]:
+        """Return the normalised training images in batches; they can be iterated over again and again.
 
-    def prepare(self, *, progress: bool) -> None:
-        """Let the method prepare the model in the main process; the other processes wait and get its weights."""
+        ``done`` is the number of steps that an interrupted preparation has taken, and ``stop`` interrupts it.
+        """
+        size = 64 if self.task.from_files else 256  # photographs take longer to load, and sizes need no large batch
+        batches = Batches(self.task.train_count, min(size, self.task.train_count), self.recipe.seed)
+        return _Unlabelled(self, batches, done, stop)
+
+    def prepare(self, *, progress: bool, checkpoint: Path | None = None) -> dict[str, Any] | None:
+        """Let the method prepare the model in the main process; the other processes wait and get its weights.
+
+        Return what the method found. An interrupted preparation leaves ``checkpoint`` and continues from it.
+        """
+        found = None
         if self.accelerator.is_main_process:
-            self.recipe.method.prepare(self.model, self.unlabelled(), progress=progress)
+            done = read_state(checkpoint)["step"] if checkpoint is not None and checkpoint.exists() else 0
+            with StopRequest(self.shard.world == 1) as stop:
+                batches = self.unlabelled(done, stop)
+                found = self.recipe.method.prepare(self.model, batches, progress=progress, checkpoint=checkpoint)
+            if stop.requested:
+                raise KeyboardInterrupt
         for tensor in self.model.state_dict().values():
             tensor.copy_(broadcast(tensor))
+        return found
 
     def restore(self, position: Position) -> None:
         """Continue from ``position``, after the weights and the optimizer's state have been loaded."""

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -115,14 +116,24 @@ def _train(
     backbone, task = make_backbone(recipe)
     loop = Loop(recipe, backbone, task, accelerator, cuda_graph=cuda_graph, compile_blocks=compile_blocks)
     _warn_about_rate(recipe, task, loop.total_steps)
-    preparation = 0.0
+    prepared: dict[str, Any] = {"seconds": 0.0, "found": None}
+
+    def save() -> None:
+        state = {"position": vars(loop.position), "prepared": prepared}
+        write_checkpoint(run.checkpoint, loop.model, loop.optimizer, state)
+
     if run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
         loop.restore(Position(**state["position"]))
+        prepared = state.get("prepared", prepared)
     else:
         started = time.perf_counter()
-        loop.prepare(progress=progress)
-        preparation = time.perf_counter() - started
+        found = loop.prepare(progress=progress, checkpoint=run.preparation)
+        prepared = {"seconds": time.perf_counter() - started, "found": found}
+        if found is not None:
+            save()  # preparation takes longer than many epochs
+    if accelerator.is_main_process:
+        run.preparation.unlink(missing_ok=True)
     epochs = Log(run.log)
     epochs.cut(loop.position.step // loop.batches.per_epoch)
     saved = time.monotonic()
@@ -134,18 +145,17 @@ def _train(
         if accelerator.is_main_process:
             epochs.write()
         if accelerator.is_main_process and time.monotonic() - saved >= checkpoint_seconds:
-            write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+            save()
             saved = time.monotonic()
 
     try:
         loop.run(after_epoch, progress=progress)
     except KeyboardInterrupt:
         if accelerator.num_processes == 1:  # several processes stop at different steps
-            write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+            save()
         raise
     if accelerator.is_main_process:
-        # After this checkpoint, an interruption of the evaluation loses no training.
-        write_checkpoint(run.checkpoint, loop.model, loop.optimizer, {"position": vars(loop.position)})
+        save()  # after this checkpoint, an interruption of the evaluation loses no training
     started = time.perf_counter()
     metrics = evaluate(
         loop.model,
@@ -162,10 +172,11 @@ def _train(
         "data": task.describe(),
         "classes": task.classes,
         **({"class_names": list(task.class_names)} if task.class_names else {}),
+        **({"learned_sizes": prepared["found"]} if prepared["found"] is not None else {}),
         "steps": loop.total_steps,
         "skipped_steps": loop.position.skipped,
         "seconds": {
-            "preparation": preparation,
+            "preparation": prepared["seconds"],
             "training": epochs.seconds,
             "evaluation": time.perf_counter() - started,
         },
@@ -189,12 +200,22 @@ def _warn_about_rate(recipe: Recipe, task: Any, steps: int) -> None:
     if task.fresh_head and recipe.start is None and rate < least:
         logger.warning(
             "--learning-rate %g is too low to train a new head of %d classes in %d steps; "
-            "raise it to about %.1g, or train for more --epochs",
+            "raise it to about %g, or train for more --epochs",
             rate,
             task.classes,
             steps,
-            least,
+            _rounded_up(least),
         )
+
+
+def _rounded_up(value: float) -> float:
+    """Return the smallest number of one digit that is not less than ``value``.
+
+    >>> _rounded_up(0.0022)
+    0.003
+    """
+    unit = 10.0 ** math.floor(math.log10(value))
+    return float(f"{math.ceil(value / unit) * unit:.1g}")
 
 
 def make_backbone(recipe: Recipe) -> tuple[nn.Module, Any]:

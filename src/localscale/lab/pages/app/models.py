@@ -194,5 +194,8 @@ def _trained(run: FinishedRun, model: nn.Module) -> str:
 
 
 def _scores(run: FinishedRun) -> str:
-    metrics = run.metrics
-    return f"{100 * metrics['accuracy']:.1f} % right, InvE {metrics['invariance_error']['squared']:.3f}"
+    metrics = run.metrics  # a task of a user's own may measure something else
+    told = [f"{100 * metrics['accuracy']:.1f} % right"] if "accuracy" in metrics else []
+    if "invariance_error" in metrics:
+        told.append(f"InvE {metrics['invariance_error']['squared']:.3f}")
+    return ", ".join(told) or "not measured"

@@ -59,7 +59,7 @@ def _choose(changes: dict[str, list[float]], measured: dict[str, list[int]]) -> 
 
 def _measure(groups: ImageGroups) -> str:
     if groups.read(0).masks is not None:
-        return "Change is the standard deviation of IoU over the images of a scene."
+        return "Change is the standard deviation of IoU over the images of a scene, or over the scalings of an image."
     return (
         "Change is the image's share of InvE: the mean squared ℓ2 distance between the softmax output on the image "
         "(outlined) and on its locally scaled variants."

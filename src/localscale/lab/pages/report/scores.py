@@ -15,7 +15,7 @@ Named = dict[str, FinishedRun]  # "this run" and, if given, "control"
 
 def scores_section(runs: Named) -> Html:
     """Return the table of scores, one row for each run and for each matching row of the paper."""
-    dense = next(iter(runs.values())).task == "objects"
+    dense = next(iter(runs.values())).recipe.data.dense
     head, line = (MASKS, _masks) if dense else (CLASSES, _classes)
     rows = [[f"{label}: {run.recipe.name or run.folder.name}", *line(run)] for label, run in runs.items()]
     printed = [row for row in dict.fromkeys(map(_paper, runs.values())) if row is not None]
@@ -32,15 +32,18 @@ MASKS = ("", "mIoU, %", "EquE", "l2", "relative", "IoU deviation, %", "test imag
 
 def _classes(run: FinishedRun) -> list[str]:
     found = run.metrics
-    errors = [f"{100 * found['invariance_error'][kind]:.2f}" for kind in ("squared", "l2", "relative")]
-    return [f"{100 * found['accuracy']:.2f}", *errors, f"{found['images']:,}", f"{found['variants']}"]
+    errors = found.get("invariance_error", {})  # a task of a user's own may not measure it
+    shown = [f"{100 * errors[kind]:.2f}" if kind in errors else "–" for kind in ("squared", "l2", "relative")]
+    accuracy = f"{100 * found['accuracy']:.2f}" if "accuracy" in found else "–"
+    return [accuracy, *shown, *(f"{found[name]:,}" if name in found else "–" for name in ("images", "variants"))]
 
 
 def _masks(run: FinishedRun) -> list[str]:
     found = run.metrics
     errors = [f"{found['equivariance_error'][kind]:.4f}" for kind in ("squared", "l2", "relative")]
-    deviation = "–" if found["group_deviation"] is None else f"{100 * found['group_deviation']:.2f}"
-    return [f"{100 * found['mean_iou']:.2f}", *errors, deviation, f"{found['images']:,}", f"{found['groups']:,}"]
+    deviation = "–" if found.get("group_deviation") is None else f"{100 * found['group_deviation']:.2f}"
+    groups = f"{found['groups']:,}" if "groups" in found else "–"
+    return [f"{100 * found['mean_iou']:.2f}", *errors, deviation, f"{found['images']:,}", groups]
 
 
 def _paper(run: FinishedRun) -> tuple[str, str, str] | None:

@@ -45,6 +45,7 @@ def _about(runs: Named) -> list[list[str]]:
         "seed": lambda run: str(run.recipe.seed),
         "parameters": lambda run: f"{run.result['parameters']:,}" if "parameters" in run.result else "–",
         "steps (skipped)": lambda run: f"{run.result.get('steps', '–')} ({run.result.get('skipped_steps', 0)})",
+        "sizes learned": _sizes,
         "training": lambda run: f"{run.result['seconds']['training']:.1f} s",
         "evaluation": lambda run: f"{run.result['seconds']['evaluation']:.1f} s",
         "machine": lambda run: str(run.result.get("machine", "–")),
@@ -52,6 +53,16 @@ def _about(runs: Named) -> list[list[str]]:
         "folder": lambda run: str(run.folder),
     }
     return [[name, *(say(run) for run in runs.values())] for name, say in lines.items()]
+
+
+def _sizes(run: FinishedRun) -> str:
+    found = run.result.get("learned_sizes")
+    if found is None:
+        return "–"
+    return (
+        f"{found['steps']:,} steps; error {found['error']:.3f} in log size, spread {found['spread']:.2f}, "
+        f"{100 * found['converged']:.0f} % converged"
+    )
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:
