@@ -112,6 +112,10 @@ def test_the_model_has_the_weights_of_the_best_epoch(tmp_path: Path):
     again = ls.AdaptedModel.from_pretrained(tmp_path, Colours()).eval()
     images = photographs(seed=5)[0]
     assert torch.equal(again(images), model.eval()(images))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for name, key in (("accuracy", "accuracy"), ("InvE", "invariance_error")):
+        assert f"| validation.{name} | {found.best.metrics[key]:.4g} |" in card
+    assert f"| epoch | {found.best.epoch} |" in card
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4]
 

@@ -69,7 +69,7 @@ def save(
         ) from error
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    card = write_card(model, description, origin, len(saved), address)
+    card = write_card(model, description, origin, saved, address)
     write_all(
         {
             folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
