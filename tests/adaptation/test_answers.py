@@ -205,6 +205,47 @@ def test_segmenters_of_other_libraries(name: str):
         assert not torch.equal(found[key], canonical[key])
 
 
+class Depth(nn.Module):
+    """One number for each place, at another size than the images, and tokens beside it."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size, self.scale = size, nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        depth = nn.functional.interpolate(self.scale * images, size=self.size, mode="bilinear", align_corners=True)
+        return {
+            "predicted_depth": depth.mean(1),
+            "last_hidden_state": depth[:, 0],
+            "scores": torch.ones(len(images), 5),
+        }
+
+
+@pytest.mark.parametrize(
+    ("image", "map_", "fits"),
+    [
+        ((64, 64), (16, 16), True),
+        ((64, 64), (128, 128), True),
+        ((48, 96), (24, 48), True),
+        ((33, 48), (16, 24), True),
+        ((33, 48), (17, 24), True),
+        ((64, 64), (17, 16), False),
+        ((64, 64), (16, 32), False),
+        ((48, 96), (48, 24), False),
+    ],
+)
+def test_depth_of_another_size_goes_back_if_its_aspect_ratio_agrees(image, map_, fits: bool):
+    model = adapted(Depth(map_))
+    if not fits:
+        with pytest.raises(SiteError, match="scales the answer back"):
+            model(smooth(2, *image))
+        return
+    found, canonical, m = both(model, smooth(2, *image))
+    torch.testing.assert_close(found["predicted_depth"], ls.scale(canonical["predicted_depth"], m))
+    assert not torch.equal(found["predicted_depth"], canonical["predicted_depth"])
+    assert torch.equal(found["last_hidden_state"], canonical["last_hidden_state"])
+
+
 @pytest.mark.parametrize("size", [(64, 64), (48, 96)])
 def test_the_loss_compares_canonical_labels(size: tuple[int, int]):
     """Labels are maps of the images, and the base model compares canonical forms, so labels must follow."""

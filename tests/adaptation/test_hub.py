@@ -80,6 +80,13 @@ def test_published_weights_are_downloaded_only_if_they_are_needed(hub: Hub, resn
     assert {path.split("/resolve/")[0] for path in hub.asked} == {"HEAD /timm/test_resnet.r160_in1k"}  # it is cached
 
 
+def test_random_weights_are_not_called_published(tmp_path: Path):
+    torch.manual_seed(0)
+    model = adapted(timm.create_model("test_resnet", num_classes=5))
+    model.save_pretrained(tmp_path, include_base=True)
+    assert "base_model:" not in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
 def test_published_weights_that_cannot_be_had(
     hub: Hub, resnet: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,6 +1,7 @@
 """Preprocessing: it is the library's own, survives JSON, and travels with the model."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,15 @@ import pytest
 import timm
 import torch
 import transformers
-from backbones import CUSTOM, VIT, trained
+from backbones import CUSTOM, HF_VIT, VIT, trained
+from hub_imitation import Hub
 from PIL import Image
 
-from localscale import AdaptedModel, Preprocessing, adapt
+from localscale import AdaptedModel, DECConfig, Preprocessing, SizeNetwork, adapt
 from localscale.errors import CheckpointError, ConfigError
 
 HALF = (0.5, 0.5, 0.5)
+SIZES = DECConfig(knots=6, network=SizeNetwork(width=8, blocks=0))
 
 
 def photograph(width: int = 90, height: int = 70, mode: str = "RGB") -> Image.Image:
@@ -63,6 +66,69 @@ def test_it_travels_with_the_model(tmp_path: Path):
     model.save_pretrained(tmp_path)
     assert AdaptedModel.from_pretrained(tmp_path, VIT.build()).preprocessing == model.preprocessing
     assert "preprocessing.transform()" in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def saved_base(folder: Path, **settings: object) -> Path:
+    """A folder with a transformers model and its image processor."""
+    transformers.ViTForImageClassification(transformers.ViTConfig(**HF_VIT)).save_pretrained(folder)
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.1, 0.2, 0.3], **settings)
+    processor.save_pretrained(folder)
+    return folder
+
+
+def test_a_base_of_transformers_brings_it_from_its_folder(tmp_path: Path):
+    folder = saved_base(tmp_path / "base", resample=2)
+    model = adapt(transformers.ViTForImageClassification.from_pretrained(folder), SIZES, input_size=(3, 32, 32))
+    expected = Preprocessing((0.1, 0.2, 0.3), HALF, (3, 32, 32), "bilinear", keep_ratio=False)
+    assert model.preprocessing == expected
+    model.save_pretrained(tmp_path / "saved")
+    assert AdaptedModel.from_pretrained(tmp_path / "saved").preprocessing == expected
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "saved")
+    assert Preprocessing.of(processor) == expected
+    pixels = processor(photograph(), return_tensors="pt")["pixel_values"][0]
+    assert torch.allclose(pixels, expected.transform()(photograph()), atol=0.05)
+
+
+def test_a_base_of_transformers_brings_it_from_its_repository(hub: Hub, tmp_path: Path):
+    files = {path.name: path.read_bytes() for path in saved_base(tmp_path).iterdir()}
+    hub.repositories["org/vit"] = files
+    base = transformers.ViTForImageClassification.from_pretrained("org/vit")
+    found = Preprocessing.of(base)
+    assert found is not None
+    assert found.mean == (0.1, 0.2, 0.3)
+    del files["preprocessor_config.json"]
+    assert Preprocessing.of(base) is None
+    files["preprocessor_config.json"] = b"[]"
+    assert Preprocessing.of(base) is None
+
+
+def test_a_hub_out_of_reach_leaves_it_unknown_at_once(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    hub.repositories["org/vit"] = {path.name: path.read_bytes() for path in saved_base(tmp_path).iterdir()}
+    base = transformers.ViTForImageClassification.from_pretrained("org/vit")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert Preprocessing.of(base) is None
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    started = time.perf_counter()
+    assert Preprocessing.of(base) is None
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Preprocessing(HALF, HALF, (3, 48, 48), "bicubic", 0.75),
+        Preprocessing(HALF, HALF, (3, 48, 48), "nearest"),
+        Preprocessing(HALF, HALF, (3, 48, 64), "bilinear", keep_ratio=False),
+    ],
+)
+def test_transformers_reads_it(given: Preprocessing, tmp_path: Path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(given.to_processor()), encoding="utf-8")
+    assert Preprocessing.in_folder(tmp_path) == given
+    found = transformers.AutoImageProcessor.from_pretrained(tmp_path)(photograph(), return_tensors="pt")["pixel_values"]
+    assert (found[0] - given.transform()(photograph())).abs().mean() < 0.02
 
 
 def test_a_model_that_declares_none_has_none(tmp_path: Path):

@@ -50,13 +50,14 @@ def edit_tensors(folder: Path, edit: Callable[[dict], object]) -> None:
 
 def test_missing_folder(tmp_path: Path):
     gone = tmp_path / "gone"
-    assert refused(gone) == f"no config.json in {gone}; expected a folder written by save_pretrained"
+    expected = f"no config.json in {gone}; expected a folder written by save_pretrained, or by transformers' Trainer"
+    assert refused(gone) == expected
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_missing_file(name: str, folder: Path):
     (folder / name).unlink()
-    assert refused(folder) == f"no {name} in {folder}; expected a folder written by save_pretrained"
+    assert refused(folder).startswith(f"no {name} in {folder}; expected a folder written by save_pretrained")
 
 
 @pytest.mark.parametrize("text", [b'{"format": 1', b"\xff\xfe\x00"])

@@ -7,11 +7,12 @@ import pytest
 import torch
 import transformers
 from backbones import HF_VIT
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import localscale as ls
+from localscale.errors import CheckpointError
 
 SIZES = ls.SizeNetwork(width=8, blocks=0)
 TINY = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 8, 8, 8], "decoder_hidden_size": 8, "num_attention_heads": [1] * 4}
@@ -94,6 +95,51 @@ def test_trainer_trains_and_its_checkpoints_load(kind: str, tmp_path: Path):
     torch.testing.assert_close(found, torch.as_tensor(predictions), atol=1e-5, rtol=1e-4)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "checkpoint-4")
     assert list(processor.image_mean) == [0.1, 0.2, 0.3]
+
+
+@pytest.mark.parametrize("kind", ["ViT", "SegFormer"])
+@pytest.mark.parametrize("given", [False, True], ids=["alone", "with a base"])
+def test_from_pretrained_loads_what_trainer_writes(kind: str, given: bool, tmp_path: Path):
+    """Checkpoints and ``save_model`` write the state_dict, which describes the model; the processor is beside it."""
+    model = adapted(kind)
+    job = trainer(model, kind, tmp_path)
+    job.train()
+    job.save_model(str(tmp_path / "model"))
+    images = job.eval_dataset.images
+    for folder in (tmp_path / "checkpoint-4", tmp_path / "model"):
+        again = ls.AdaptedModel.from_pretrained(folder, BASES[kind]() if given else None)
+        assert torch.equal(again.eval()(images).logits, model.eval()(images).logits)
+        assert again.dec_config == model.dec_config
+        assert again.preprocessing.mean == (0.1, 0.2, 0.3)
+    again.save_pretrained(tmp_path / "saved")
+    last = ls.AdaptedModel.from_pretrained(tmp_path / "saved")
+    assert torch.equal(last.eval()(images).logits, model(images).logits)
+
+
+def test_another_base_is_refused_and_left_alone(tmp_path: Path):
+    trainer(adapted("ViT"), "ViT", tmp_path).save_model()
+    base = BASES["DINOv2"]()
+    names = list(base.state_dict())
+    with pytest.raises(CheckpointError, match=r"saved from a transformers.*ViT.* does not fit this Dinov2"):
+        ls.AdaptedModel.from_pretrained(tmp_path, base)
+    assert list(base.state_dict()) == names
+
+
+def test_a_description_that_is_none(tmp_path: Path):
+    save_file({"_extra_state": torch.tensor([123, 34], dtype=torch.uint8)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="holds a description that cannot be read"):
+        ls.AdaptedModel.from_pretrained(tmp_path)
+
+
+def test_tensors_without_a_description_load(tmp_path: Path):
+    """Files of older versions have none."""
+    model, other = adapted("ViT"), adapted("ViT")
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "_extra_state"}
+    other.load_state_dict(state)
+    assert "_extra_state" not in state
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        ls.AdaptedModel.from_pretrained(tmp_path, BASES["ViT"]())
 
 
 def test_a_resumed_run_ends_as_one_that_was_not_stopped(tmp_path: Path):

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import localscale as ls
+from localscale.checkpoints import read_state
 from localscale.errors import CheckpointError, ConfigError, DataError
 
 SIZE = (3, 32, 32)
@@ -109,6 +112,10 @@ def test_the_model_has_the_weights_of_the_best_epoch(tmp_path: Path):
     again = ls.AdaptedModel.from_pretrained(tmp_path, Colours()).eval()
     images = photographs(seed=5)[0]
     assert torch.equal(again(images), model.eval()(images))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for name, key in (("accuracy", "accuracy"), ("InvE", "invariance_error")):
+        assert f"| validation.{name} | {found.best.metrics[key]:.4g} |" in card
+    assert f"| epoch | {found.best.epoch} |" in card
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4]
 
@@ -153,6 +160,85 @@ def test_after_ctrl_c_the_same_call_goes_on_as_if_nothing_had_happened(
     found = fit(resumed, list(loader()), list(loader()), epochs=3, out=tmp_path / "run")
     assert [report.metrics for report in found.history] == [report.metrics for report in expected.history]
     assert same(copied(resumed), copied(whole))
+
+
+class Watched:
+    """The images that a model is trained on; in the middle of the ``number``-th step the user presses Ctrl-C."""
+
+    def __init__(self, model: nn.Module, number: int = 0) -> None:
+        self.given: list[Tensor] = []
+        self.number = number
+        model.register_forward_pre_hook(self.see)
+
+    def see(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if module.training:
+            self.given.append(inputs[0].mean(dim=(1, 2, 3)))
+            if len(self.given) == self.number:
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+def noisy() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Dropout2d(0.2), Colours())
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["default generator", "own generator"])
+@pytest.mark.parametrize("number", [2, 5, 6])
+def test_the_rest_of_a_shuffled_epoch_comes_in_the_same_order(own: bool, number: int, tmp_path: Path):
+    """Ctrl-C inside a step waits for its end; order and dropout go on as in a run that was not stopped."""
+
+    def shuffled(seed: int = 3) -> DataLoader:
+        torch.manual_seed(seed)
+        return loader(12, shuffle=True, generator=torch.Generator().manual_seed(seed) if own else None)
+
+    whole, val = noisy(), loader()
+    seen = Watched(whole)
+    expected = fit(whole, shuffled(), val, epochs=3)
+    stopped, resumed = noisy(), noisy()
+    before = Watched(stopped, number)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, shuffled(), val, epochs=3, out=tmp_path)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    after = Watched(resumed)
+    found = fit(resumed, shuffled(seed=8), val, epochs=3, out=tmp_path)  # another process has other random states
+    given = before.given + after.given
+    assert len(given) == len(seen.given) == 9
+    assert all(torch.equal(a, b) for a, b in zip(given, seen.given, strict=True))
+    assert [(r.loss, r.metrics) for r in found.history] == [(r.loss, r.metrics) for r in expected.history]
+    assert same(copied(resumed), copied(whole))
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_ctrl_c_in_a_validation_repeats_the_validation_alone(
+    epoch: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    val = list(loader())
+    whole, stopped, resumed = adapted(), adapted(), adapted()
+    expected = fit(whole, list(loader()), val)
+    with pytest.raises(KeyboardInterrupt):
+        fit(stopped, list(loader()), Interrupted(3 * epoch), out=tmp_path)
+    assert f"stopped at step {3 * epoch} of 6, before the validation of epoch {epoch}; call" in caplog.text
+    found = fit(resumed, list(loader()), val, out=tmp_path)
+    assert [report.epoch for report in found.history] == [1, 2]
+    assert [(r.loss, r.metrics) for r in found.history] == [(r.loss, r.metrics) for r in expected.history]
+    assert same(copied(resumed), copied(whole))
+
+
+def test_a_step_that_was_cut_in_half_is_not_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """A second Ctrl-C interrupts at once; the checkpoint stays that of the last epoch."""
+    steps = 0
+
+    def impatient(logits: Tensor, labels: Tensor) -> Tensor:
+        nonlocal steps
+        steps += 1
+        for _ in range(2 if steps == 5 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return nn.functional.cross_entropy(logits, labels)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(Colours(), loader(), loss=impatient, out=tmp_path)
+    assert "in the middle of a step, which is not saved" in caplog.text
+    assert read_state(tmp_path / "checkpoint.safetensors")["step"] == 3
 
 
 def test_ctrl_c_without_a_folder_says_what_is_left(caplog: pytest.LogCaptureFixture):

@@ -21,14 +21,16 @@ from localscale.warp import scale, scale_boxes, scale_points, unscale
 __all__ = ["has_places", "scale_answer", "unscale_labels"]
 
 Images = Tensor | Sequence[Tensor]
+TOKENS = ("hidden", "token", "embed")  # words in the names of tensors (B, tokens, channels)
 
 
 def scale_answer(answer: Any, m: Map, images: Images) -> Any:
     """Return ``answer`` with everything that has a place in the images scaled back: S(·; l).
 
-    That is every tensor ``(B, K, h, w)`` of any h and w, every tensor ``(B, H, W)`` as large as the images, and the
-    boxes, masks and keypoints of detectors. They may be entries of dictionaries, of transformers' outputs, of tuples
-    and of lists. Losses, scores, tokens and attentions stay as they are.
+    That is every tensor ``(B, K, h, w)`` of any h and w; every tensor ``(B, h, w)`` with the aspect ratio of the
+    images, such as depth, unless its name is one of tokens, such as ``last_hidden_state``; and the boxes, masks and
+    keypoints of detectors. They may be entries of dictionaries, of transformers' outputs, of tuples and of lists.
+    Losses, scores, tokens and attentions stay as they are.
 
     Args:
         answer: the output of a model on canonical forms.
@@ -62,7 +64,7 @@ def unscale_labels(value: Any, m: Map, images: Images) -> Any:
 def _scale_part(part: Any, name: str, m: Map, images: Images) -> tuple[Any, bool]:
     """Return a part of an answer, scaled back, and whether anything in it had a place."""
     if isinstance(part, Tensor):
-        fits = isinstance(images, Tensor) and "attention" not in name and _fits(part, images)
+        fits = isinstance(images, Tensor) and "attention" not in name and _fits(part, images, name)
         return (_warp(scale, part, m), True) if fits else (part, False)
     if _are_detections(part) and len(part) == len(images):
         return type(part)(_scale_detection(one, m[index], _size(images[index])) for index, one in enumerate(part)), True
@@ -74,11 +76,17 @@ def _scale_part(part: Any, name: str, m: Map, images: Images) -> tuple[Any, bool
     return _rebuilt(part, {key: value for key, (value, _) in done.items()}), True
 
 
-def _fits(part: Tensor, images: Tensor) -> bool:
+def _fits(part: Tensor, images: Tensor, name: str) -> bool:
     """Return whether ``part`` holds features, or one number per pixel, of ``images``."""
     if part.dim() not in (3, 4) or part.shape[0] != images.shape[0]:
         return False
-    return part.dim() == 4 or _size(part) == _size(images)
+    return part.dim() == 4 or (not any(word in name for word in TOKENS) and _same_shape(_size(part), _size(images)))
+
+
+def _same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Return whether two sizes, (height, width), have one aspect ratio up to rounding to whole pixels."""
+    across, down = a[1] * b[0], a[0] * b[1]
+    return min(a) > 1 and abs(across - down) < min(b)
 
 
 def _size(image: Tensor) -> tuple[int, int]:

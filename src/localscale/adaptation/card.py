@@ -13,13 +13,20 @@ from localscale.canonicalizer.sizes import SizeEstimator
 __all__ = ["is_trained", "write_card"]
 
 
-def write_card(model: AdaptedModel, description: Mapping[str, Any], origin: Origin, changed: int, address: str) -> str:
-    """Return the text of the model card; ``address`` is a folder or the id of a repository."""
+def write_card(
+    model: AdaptedModel, description: Mapping[str, Any], origin: Origin, saved: set[str], address: str
+) -> str:
+    """Return the text of the model card; ``address`` is a folder or the id of a repository.
+
+    A card names the published base model if some tensors are still those. timm does not record whether a model was
+    made with ``pretrained=True``: if all of its tensors are ``saved``, they may never have been the published ones.
+    """
     name, config = origin.name, model.dec_config
     learned = sum(p.numel() for c in model.canonicalizers.values() for p in c.parameters())
     sites = ", ".join(f"`{site}`" for site in model.sites)
     made_with = ", ".join(f"{package} {version}" for package, version in description["versions"].items())
-    base = f"base_model: {origin.hub_id}\n" if origin.hub_id else ""
+    whole = origin.library == "timm" and saved >= set(model.base_state())
+    base = f"base_model: {origin.hub_id}\n" if origin.hub_id and not whole else ""
     given = "" if origin.library else f", base_model)  # base_model: {name} with the weights it had before adapt"
     use = ""
     if description["preprocessing"] is not None:
@@ -43,7 +50,7 @@ library_name: localscale
 | family, update | {config.family}, {type(config.update).__name__.lower()} |
 | mode, source | {config.mode}, {config.source} |
 | canonicalizer parameters | {learned:,} |
-| base tensors saved here | {changed} |
+| base tensors saved here | {len(saved)} |
 
 ```python
 import localscale as ls

@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from localscale.adaptation.answers import has_places, scale_answer, unscale_labe
 from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
+from localscale.adaptation.state import DESCRIPTION, as_tensor, checksums, plain_state
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature, split_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
 from localscale.canonicalizer.sizes import SizeEstimator
@@ -89,6 +89,7 @@ class AdaptedModel(nn.Module):
         self.input_canonicalizer: Canonicalizer | None = None
         self.adapted: dict[str, AdaptedSite] = {}  # not a ModuleDict: these modules belong to the base
         self.training = base.training
+        self.register_load_state_dict_pre_hook(_allow_no_description)
         device = _first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
         for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
@@ -331,12 +332,27 @@ class AdaptedModel(nn.Module):
 
     def base_state(self) -> dict[str, Tensor]:
         """Return the base model's parameters and buffers under their original names."""
-        return _plain_state(self.base)
+        return plain_state(self.base)
+
+    def get_extra_state(self) -> Tensor:
+        """Return a description of the model for its ``state_dict``, from which ``from_pretrained`` adapts a base.
+
+        So a checkpoint that holds nothing but a ``state_dict``, such as one of transformers' ``Trainer``, is enough.
+        """
+        from localscale.adaptation.storage import describe_state
+
+        return as_tensor(describe_state(self), _first_weight(self.base).device)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Ignore the description: it says how to build a model, and this one is built."""
 
     def save_pretrained(
         self, folder: str | Path, *, results: dict[str, Any] | None = None, include_base: bool = False
     ) -> None:
         """Write ``config.json``, ``model.safetensors`` and a model card.
+
+        For a base of transformers whose preprocessing is known, also write ``preprocessor_config.json``, which
+        transformers' ``AutoImageProcessor`` reads.
 
         The weights are those of the canonicalizers, and all tensors of the base that changed since ``adapt``, for
         example those of a trained head, or that its library does not publish.
@@ -386,10 +402,10 @@ class AdaptedModel(nn.Module):
         revision: str | None = None,
         token: str | None = None,
     ) -> AdaptedModel:
-        """Load a model that ``save_pretrained`` or ``push_to_hub`` wrote.
+        """Load a model that ``save_pretrained``, ``push_to_hub`` or transformers' ``Trainer`` wrote.
 
         Args:
-            source: a folder, or ``"user/name"`` on the Hugging Face Hub.
+            source: a folder, ``"user/name"`` on the Hugging Face Hub, or a checkpoint of ``Trainer``.
             base_model: the model to adapt, with the weights it had before ``adapt``; by default a model of timm,
                 transformers or torchvision is built again, and its published weights are downloaded if needed.
             revision: a branch, tag or commit on the hub.
@@ -411,31 +427,11 @@ def _first_weight(model: nn.Module) -> Tensor:
     return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
 
 
+def _allow_no_description(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let ``load_state_dict`` accept tensors without a description, such as those of older files."""
+    state.setdefault(prefix + DESCRIPTION, torch.empty(0, dtype=torch.uint8))
+
+
 def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
-
-
-def _plain_state(base: nn.Module) -> dict[str, Tensor]:
-    """Return ``base.state_dict()`` under the names without wrappers."""
-    wrappers = [path for path, module in base.named_modules() if isinstance(module, AdaptedSite)]
-    plain = {}
-    for name, tensor in base.state_dict().items():
-        for path in sorted(wrappers, key=len, reverse=True):  # inner modules first
-            if name.startswith(f"{path}.canonicalizer."):
-                break
-            name = name.replace(f"{path}.wrapped.", f"{path}.", 1) if name.startswith(f"{path}.wrapped.") else name
-        else:
-            plain[name] = tensor
-    return plain
-
-
-def checksums(base: nn.Module) -> dict[str, int]:
-    """Return a checksum of every parameter and buffer of ``base``."""
-    return {name: checksum(tensor) for name, tensor in _plain_state(base).items()}
-
-
-def checksum(tensor: Tensor) -> int:
-    """Return the CRC-32 of a tensor's bytes."""
-    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(raw.numpy().data) if raw.numel() else 0

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
+import logging
+import tempfile
+import threading
+import urllib.request
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from localscale.adaptation.origin import HUB_ID
 from localscale.errors import ConfigError
 from localscale.registry import refuse_unknown
 
 __all__ = ["Preprocessing"]
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+RESAMPLING = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # and Pillow's numbers of them
+INTERPOLATIONS = tuple(RESAMPLING)
+PROCESSOR = "preprocessor_config.json"
+SECONDS = 3  # to wait for the hub
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,10 @@ class Preprocessing:
 
     @classmethod
     def of(cls, source: Any, *, input_size: tuple[int, int, int] | None = None) -> Preprocessing | None:
-        """Return the preprocessing that a timm model or an image processor of transformers declares; else None.
+        """Return the preprocessing that a model of timm or transformers, or an image processor, declares; else None.
+
+        A model of transformers declares it in the folder or repository that it was loaded from, which is looked up in
+        the cache, then on the hub. If the hub does not answer within three seconds, the result is None.
 
         >>> import timm
         >>> Preprocessing.of(timm.create_model("resnet18")).crop
@@ -110,12 +124,52 @@ class Preprocessing:
             return cls(mean, std, size, found["interpolation"], found["crop_pct"], keep_ratio)
         if hasattr(source, "image_mean") and hasattr(source, "image_std"):
             return _of_processor(source, input_size)
+        if type(source).__module__.startswith("transformers."):
+            config = getattr(source, "config", None)
+            name, commit = (getattr(config, key, None) for key in ("_name_or_path", "_commit_hash"))
+            return _of_name(name or "", commit, input_size)
         return None
+
+    @classmethod
+    def in_folder(cls, folder: Path, *, input_size: tuple[int, int, int] | None = None) -> Preprocessing | None:
+        """Return the preprocessing that transformers' ``preprocessor_config.json`` declares, if there is one."""
+        if not (folder / PROCESSOR).is_file():
+            return None
+        try:
+            from transformers import AutoImageProcessor
+
+            processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            return cls.of(processor, input_size=input_size)
+        except Exception as error:  # a processor of another kind, or of code that is not run
+            logger.info("the preprocessing in %s cannot be used: %s", folder, error)
+            return None
+
+    def to_processor(self) -> dict[str, Any]:
+        """Return the settings of an image processor of transformers that does the same, for its JSON file."""
+        _, height, width = self.input_size
+        resized = {"height": int(height / self.crop), "width": int(width / self.crop)}
+        if self.keep_ratio and height == width:
+            resized = {"shortest_edge": resized["height"]}
+        return {
+            "image_processor_type": "BitImageProcessor",  # of all processors, this one crops
+            "do_convert_rgb": True,
+            "do_resize": True,
+            "size": resized,
+            "resample": RESAMPLING[self.interpolation],
+            "do_center_crop": True,
+            "crop_size": {"height": height, "width": width},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+        }
 
 
 def _of_processor(processor: Any, input_size: tuple[int, int, int] | None) -> Preprocessing | None:
     size: Any = dict(processor.size)
-    interpolation = {0: "nearest", 2: "bilinear", 3: "bicubic"}.get(int(processor.resample), "bicubic")
+    names = {number: name for name, number in RESAMPLING.items()}
+    interpolation = names.get(int(processor.resample), "bicubic")
     mean, std = processor.image_mean, processor.image_std
     crop_size = dict(processor.crop_size) if getattr(processor, "do_center_crop", False) else None
     if size.get("shortest_edge"):
@@ -124,6 +178,50 @@ def _of_processor(processor: Any, input_size: tuple[int, int, int] | None) -> Pr
         crop = min(1.0, sides["height"] / size["shortest_edge"])
         return Preprocessing(mean, std, input_size or own, interpolation, crop)
     if size.get("height"):
-        own = (len(mean), size["height"], size["width"])
-        return Preprocessing(mean, std, input_size or own, interpolation, keep_ratio=False)
+        sides = crop_size or size
+        own = (len(mean), sides["height"], sides["width"])
+        crop = min(1.0, sides["height"] / size["height"])
+        return Preprocessing(mean, std, input_size or own, interpolation, crop, keep_ratio=False)
     return None
+
+
+def _of_name(name: str, commit: str | None, input_size: tuple[int, int, int] | None) -> Preprocessing | None:
+    """Return the preprocessing of a folder, or of a repository on the hub, from which a model was loaded."""
+    if name and Path(name).is_dir():
+        return Preprocessing.in_folder(Path(name), input_size=input_size)
+    if not HUB_ID.fullmatch(name):
+        return None
+    try:
+        import huggingface_hub
+
+        cached = huggingface_hub.try_to_load_from_cache(name, PROCESSOR, revision=commit)
+    except Exception as error:
+        logger.info("the preprocessing of %s is unknown: %s", name, error)
+        return None
+    if isinstance(cached, str):
+        return Preprocessing.in_folder(Path(cached).parent, input_size=input_size)
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return None
+    text = _fetch(huggingface_hub.hf_hub_url(name, PROCESSOR, revision=commit))
+    if text is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, PROCESSOR).write_bytes(text)
+        return Preprocessing.in_folder(Path(folder), input_size=input_size)
+
+
+def _fetch(address: str) -> bytes | None:
+    """Return the content of an address, or None after three seconds; ``hf_hub_download`` would try for 23 seconds."""
+    found: list[bytes] = []
+
+    def ask() -> None:
+        try:
+            with urllib.request.urlopen(address, timeout=SECONDS) as answer:
+                found.append(answer.read(100_000))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            logger.info("%s cannot be read: %s", address, error)
+
+    thread = threading.Thread(target=ask, daemon=True)  # no timeout of urlopen covers the lookup of a host's name
+    thread.start()
+    thread.join(SECONDS)
+    return found[0] if found else None

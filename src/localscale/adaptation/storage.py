@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from localscale.adaptation.card import write_card
-from localscale.adaptation.model import AdaptedModel, adapt, checksum
+from localscale.adaptation.model import AdaptedModel, adapt
 from localscale.adaptation.origin import PASS_BASE, Origin, find_origin, new_tensors
-from localscale.adaptation.preprocessing import Preprocessing
+from localscale.adaptation.preprocessing import PROCESSOR, Preprocessing
+from localscale.adaptation.state import DESCRIPTION, checksum, from_tensor
 from localscale.canonicalizer import DECConfig
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError, near_misses
 from localscale.files import write_all
 from localscale.machine import versions
 
-__all__ = ["load", "save"]
+__all__ = ["describe_state", "load", "save"]
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS)  # what loading needs
@@ -38,7 +40,7 @@ def save(
     include_base: bool,
     address: str = "this/folder",
 ) -> None:
-    """Write the three files of ``AdaptedModel.save_pretrained``; ``address`` is where the card says they are."""
+    """Write the files of ``AdaptedModel.save_pretrained``; ``address`` is where the card says they are."""
     tensors = {
         f"canonicalizers.{path}.{name}": tensor
         for path, canonicalizer in model.canonicalizers.items()
@@ -69,14 +71,16 @@ def save(
         ) from error
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    card = write_card(model, description, origin, len(saved), address)
-    write_all(
-        {
-            folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
-            folder / CARD: lambda path: path.write_text(card, encoding="utf-8"),
-            folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
-        }
-    )
+    card = write_card(model, description, origin, saved, address)
+    files: dict[Path, Callable[[Path], object]] = {
+        folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
+        folder / CARD: lambda path: path.write_text(card, encoding="utf-8"),
+        folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
+    }
+    if model.preprocessing is not None and origin.library == "transformers":
+        processor = json.dumps(model.preprocessing.to_processor(), indent=2) + "\n"
+        files[folder / PROCESSOR] = lambda path: path.write_text(processor, encoding="utf-8")
+    write_all(files)
 
 
 def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None) -> AdaptedModel:
@@ -84,10 +88,12 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
 
     Without ``base_model`` it is built as ``folder`` describes.
     """
-    description = _read_description(folder)
-    tensors = _read_tensors(folder / WEIGHTS)
+    description, tensors = _read(folder)
+    whole = tensors.pop(DESCRIPTION, None) is not None  # a state_dict: all tensors, under the adapted model's names
     rebuilt = base_model is None
-    if base_model is None:
+    if base_model is None and whole:
+        base_model = Origin.from_dict(description["base_model"], folder / WEIGHTS).build(weights=False)
+    elif base_model is None:
         base_model = _build_base(description, tensors, folder, token)
     made_for = description["base_model"]["class"]
     try:
@@ -101,6 +107,9 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
         raise CheckpointError(
             f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
         ) from error
+    model.preprocessing = preprocessing or Preprocessing.in_folder(folder) or model.preprocessing
+    if whole:
+        return _load_state(model, tensors, folder, made_for)
     try:
         targets = _find_targets(model, tensors, folder, made_for)
         given = {name: crc for name, crc in model.base_checksums.items() if f"base.{name}" not in tensors}
@@ -124,7 +133,37 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
     # Loaded tensors count as changed, so that saving the model again writes them again.
     for name in tensors:
         model.base_checksums.pop(name.removeprefix("base."), None)
-    model.preprocessing = preprocessing or model.preprocessing
+    return model
+
+
+def describe_state(model: AdaptedModel) -> dict[str, Any]:
+    """Return what ``load`` needs beside all tensors of a model; only a transformers base is built from it."""
+    kind = f"{type(model.base).__module__}.{type(model.base).__qualname__}"
+    origin = find_origin(model.base) if kind.startswith("transformers.") else Origin(None, kind, {}, None)
+    return {
+        "format": FORMAT,
+        "config": model.dec_config.to_dict(),
+        "input_size": list(model.input_size),
+        "base_model": {"class": kind, **origin.to_dict(), "weights": None},
+        "base_digest": None,
+        "preprocessing": None if model.preprocessing is None else model.preprocessing.to_dict(),
+        "versions": versions(("localscale", "torch")),
+    }
+
+
+def _load_state(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path, made_for: str) -> AdaptedModel:
+    """Load a whole ``state_dict``; an error unwraps the base."""
+    expected = {name: tensor for name, tensor in model.state_dict().items() if name != DESCRIPTION}
+    differing = sorted(set(expected) ^ set(tensors))
+    differing += [name for name in expected.keys() & tensors.keys() if expected[name].shape != tensors[name].shape]
+    if differing:
+        model.unwrap()
+        raise CheckpointError(
+            f"{folder / WEIGHTS} was saved from a {made_for} and does not fit this {type(model.base).__name__}: "
+            f"{len(differing)} tensors differ, {differing[0]} among them"
+        )
+    model.load_state_dict(tensors)
+    model.base_checksums.clear()  # loaded tensors count as changed, so that saving the model again writes them again
     return model
 
 
@@ -171,14 +210,39 @@ def _find_targets(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path,
     return targets
 
 
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return description and tensors of a folder; the tensors of a ``state_dict`` hold the description themselves."""
+    path = folder / WEIGHTS
+    if not (folder / CONFIG).exists() and not path.exists():
+        return _read_description(folder), {}
+    try:
+        tensors = _read_tensors(path)
+    except CheckpointError:
+        _read_description(folder)  # its error comes first
+        raise
+    if DESCRIPTION not in tensors:
+        return _read_description(folder), tensors
+    try:
+        description = from_tensor(tensors[DESCRIPTION])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} holds a description that cannot be read: {error}") from error
+    return _check_description(description, path), tensors
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"no {CONFIG} in {folder}; expected a folder written by save_pretrained") from error
+        raise CheckpointError(
+            f"no {CONFIG} in {folder}; expected a folder written by save_pretrained, or by transformers' Trainer"
+        ) from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return _check_description(description, path)
+
+
+def _check_description(description: Any, path: Path) -> dict[str, Any]:
     if not isinstance(description, dict):
         raise CheckpointError(f"{path} does not hold a JSON object; expected a file written by save_pretrained")
     lacking = [name for name in FIELDS if name not in description]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from localscale.errors import DataError, ShapeError
 
-__all__ = ["check_labels", "images_and_labels", "logits_of"]
+__all__ = ["images_and_labels", "logits_of"]
 
 
 def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
@@ -31,6 +31,11 @@ def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
             f"a batch is {found}; expected (images, labels) or a dictionary with pixel_values and labels, where images "
             "is a tensor (batch, channels, height, width) and labels a tensor"
         )
+    if not images.is_floating_point():
+        raise DataError(
+            f"images have dtype {images.dtype}; expected floating-point images, normalised as for the backbone, for "
+            "example by model.preprocessing.transform()"
+        )
     return images, labels
 
 
@@ -45,16 +50,3 @@ def logits_of(answer: Any) -> Tensor:
     raise ShapeError(
         f"the model answered with {type(answer).__name__}; expected a tensor of logits or an object with logits"
     )
-
-
-def check_labels(logits: Tensor, labels: Tensor) -> None:
-    """Raise ``DataError`` unless class numbers fit the logits; a GPU would report them with an assertion only."""
-    if labels.is_floating_point():  # probabilities, as mixup makes them
-        return
-    classes = logits.shape[1]
-    known = labels[labels != -100]
-    if len(known) and (int(known.min()) < 0 or int(known.max()) >= classes):
-        raise DataError(
-            f"labels run from {int(known.min())} to {int(known.max())}, and the model answers with {classes} classes; "
-            f"expected 0 to {classes - 1}: make the model with num_classes={int(known.max()) + 1}"
-        )

@@ -19,31 +19,42 @@ from localscale.fitting.settings import EpochReport, FitSettings
 
 __all__ = ["FitFolder", "Progress"]
 
+NAMES = {"invariance_error": "InvE", "equivariance_error": "EquE"}  # as the documentation writes them
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Progress:
-    """How far a fit has come; ``waited`` counts the epochs since the best one."""
+    """How far a fit has come.
+
+    ``history`` holds the epochs that are trained and validated. If ``step`` is the last step of the next one, only its
+    validation is missing. ``loss`` and ``seconds`` are sums over the steps of that epoch, and ``order`` holds the
+    random states with which it began. ``random`` holds those of the checkpoint. ``waited`` counts the epochs since the
+    best one.
+    """
 
     step: int = 0
     waited: int = 0
     ended: str = ""
     history: list[EpochReport] = field(default_factory=list)
     best: EpochReport | None = None
+    loss: Tensor | float = 0.0
+    seconds: float = 0.0
+    order: dict[str, Any] | None = None
+    random: dict[str, Any] | None = None
     weights: dict[str, Tensor] | None = None  # of the best epoch, if it was in this process
 
-    def add(self, report: EpochReport, *, better: bool) -> bool:
-        """Add an epoch and return whether it is the best so far."""
+    def add(self, report: EpochReport, *, better: bool) -> None:
+        """Add an epoch that is trained and validated."""
         self.history.append(report)
         self.best, self.waited = (report, 0) if better else (self.best, self.waited + 1)
-        return better
+        self.loss, self.seconds, self.order = 0.0, 0.0, None
 
-    def keep(self, model: nn.Module, folder: FitFolder | None) -> None:
-        """Keep the weights of the best epoch in memory and in ``folder``."""
+    def keep(self, model: nn.Module, report: EpochReport, folder: FitFolder | None) -> None:
+        """Keep the weights of the best epoch, ``report``, in memory and in ``folder``."""
         self.weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
         if folder is not None:
-            folder.keep(model)
+            folder.keep(model, report)
 
     def load_best(self, model: nn.Module, folder: FitFolder | None) -> None:
         """Load the weights of the best epoch into ``model``."""
@@ -104,13 +115,20 @@ class FitFolder:
             )
         history = [EpochReport(**each) for each in state["history"]]
         best = None if state["best"] is None else history[state["best"]]
-        return Progress(state["step"], state["waited"], state["ended"], history, best)
+        kept = {name: state[name] for name in ("loss", "seconds", "order", "random") if name in state}
+        return Progress(state["step"], state["waited"], state["ended"], history, best, **kept)
 
-    def keep(self, model: nn.Module) -> None:
-        """Write the weights of ``model`` as those of the best epoch; ``from_pretrained`` loads an adapted model's."""
+    def keep(self, model: nn.Module, report: EpochReport) -> None:
+        """Write the weights of ``model`` as those of the best epoch; ``from_pretrained`` loads an adapted model's.
+
+        The model card states the metrics of ``report``.
+        """
         write_weights(self.best, model, {})
         if isinstance(model, AdaptedModel):
-            model.save_pretrained(self.path)
+            validation = {NAMES.get(name, name): value for name, value in report.metrics.items()}
+            model.save_pretrained(
+                self.path, results={"epoch": report.epoch, "validation": validation} if validation else None
+            )
 
     def write(self, at: Progress, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Write the checkpoint and the log."""
@@ -119,6 +137,10 @@ class FitFolder:
             "step": at.step,
             "waited": at.waited,
             "ended": at.ended,
+            "loss": float(at.loss),
+            "seconds": at.seconds,
+            "order": at.order,
+            "random": at.random,
             "history": [asdict(report) for report in at.history],
             "best": at.history.index(at.best) if at.best is not None else None,
         }

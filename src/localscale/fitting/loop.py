@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import sys
@@ -13,22 +12,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from localscale.adaptation import AdaptedModel
-from localscale.canonicalizer.sizes import SizeEstimator
-from localscale.errors import ConfigError, DataError
-from localscale.fitting.batches import check_labels, images_and_labels, logits_of
+from localscale.errors import ConfigError, DataError, TrainingError
+from localscale.fitting.batches import images_and_labels, logits_of
 from localscale.fitting.folder import FitFolder, Progress
+from localscale.fitting.parameters import held, parameter_groups
+from localscale.fitting.randomness import capture, restore, restore_torch
 from localscale.fitting.settings import Callback, EpochReport, FitSettings, Fitted
-from localscale.fitting.traps import Gradients, warn_about_teaching
+from localscale.fitting.targets import check_classes, task_loss
+from localscale.fitting.traps import Gradients, warn_about_masks, warn_about_teaching
 from localscale.fitting.validation import validate
+from localscale.stopping import StopRequest
 
 __all__ = ["fit"]
 
-HEADS = ("get_classifier", "classifier", "fc", "head")
+Loss = Callable[[Tensor, Tensor], Tensor]
 logger = logging.getLogger(__name__)
 
 
@@ -57,12 +58,18 @@ def fit(
 ) -> Fitted:
     """Fine-tune ``model`` with AdamW; afterwards it has the weights of the best epoch.
 
-    It runs on a CPU, a GPU or, under ``accelerate launch``, on several. Ctrl-C writes a checkpoint to ``out``; the same
-    call goes on from there. What ``out`` holds of an adapted model, ``AdaptedModel.from_pretrained`` loads.
+    It runs on a CPU, a GPU or, under ``accelerate launch``, on several. Ctrl-C stops after the present step and writes
+    a checkpoint to ``out``; the same call goes on from there, with the batches that are left of the epoch. What ``out``
+    holds of an adapted model, ``AdaptedModel.from_pretrained`` loads.
+
+    If the loss or its gradient is not finite in some epoch, training ends, and the model has the weights of the best
+    epoch before it; without such an epoch ``TrainingError`` is raised.
 
     Args:
         model: an adapted model, or any other as its control.
-        train_loader: a loader of ``(images, labels)``, or of dictionaries with ``pixel_values`` and ``labels``.
+        train_loader: a loader of ``(images, labels)``, or of dictionaries with ``pixel_values`` and ``labels``. Labels
+            are classes ``(B,)``, probabilities ``(B, classes)``, or masks ``(B, H, W)`` or ``(B, 1, H, W)``, in which
+            255 and -100 do not count. Class maps smaller than the masks are enlarged to their size.
         val_loader: the same for validation after every epoch; without it, the last epoch is the best.
         epochs: passes over ``train_loader``.
         learning_rate: highest rate of the base model; it rises during the warm-up and then falls as half a cosine.
@@ -71,7 +78,7 @@ def fit(
         weight_decay: of matrices; vectors and canonicalizers have none.
         warmup: fraction of all steps in which the rates rise from zero.
         clip: largest norm of the gradient; 0 means no limit.
-        loss: a function of logits and labels; by default the cross-entropy.
+        loss: a function of logits and labels as they come; by default the cross-entropy.
         size_weight: weight of the loss that teaches a size network; 0 keeps the network as ``learn_sizes`` left it.
         scaling: strength of the random local scalings with which validation measures how much answers change.
         monitor: which metric decides the best epoch: ``"accuracy"``, ``"loss"``, ``"invariance_error"`` or, for masks,
@@ -103,28 +110,33 @@ def fit(
     )
     if patience is not None and (patience < 1 or val_loader is None):
         raise ConfigError(f"patience is {patience}; expected at least 1, and a val_loader to measure on")
-    steps = _length(train_loader)
+    _length(train_loader)
     warn_about_teaching(model, size_weight=size_weight, own_loss=loss is not None)
-    with _held(model, size_weight):
-        fitting = _Fitting(model, settings, steps, loss or F.cross_entropy, precision, cpu=cpu)
-        folder = None if out is None else FitFolder(Path(out), settings, steps)
-        return fitting.run(train_loader, val_loader, folder, patience, callbacks, scaling, progress=progress)
+    with held(model, size_weight):
+        fitting = _Fitting(model, settings, loss, (train_loader, val_loader), precision, cpu=cpu)
+        folder = None if out is None else FitFolder(Path(out), settings, fitting.steps)
+        return fitting.run(folder, patience, callbacks, scaling, progress=progress)
 
 
 class _Step(nn.Module):
     """The loss as one module, so that autocast and distributed data parallel see every use of a parameter."""
 
-    def __init__(self, model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor], size_weight: float) -> None:
+    def __init__(self, model: nn.Module, own_loss: Loss | None, size_weight: float) -> None:
         super().__init__()
-        self.model, self.criterion, self.size_weight = model, criterion, size_weight
+        self.model, self.own_loss, self.size_weight = model, own_loss, size_weight
         self.checked = False
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        if not (self.checked or bool(torch.isfinite(images).all())):
+            raise DataError("images of the first batch contain NaN or infinite values; check how they are normalised")
         logits = logits_of(self.model(images)).float()
         if not self.checked:
-            check_labels(logits, labels)
+            if logits.dim() == 4 and labels.dim() > 2:
+                warn_about_masks(self.model)
+            if self.own_loss is None:
+                check_classes(logits, labels)
             self.checked = True
-        loss = self.criterion(logits, labels)
+        loss = task_loss(logits, labels, images, self.own_loss)
         if self.size_weight:
             assert isinstance(self.model, AdaptedModel)
             loss = loss + self.size_weight * self.model.size_loss(images)
@@ -132,30 +144,32 @@ class _Step(nn.Module):
 
 
 class _Fitting:
-    """Model, optimizer and accelerator, ready to train."""
+    """Model, optimizer, loaders and accelerator, ready to train."""
 
     def __init__(
         self,
         model: nn.Module,
         settings: FitSettings,
-        steps: int,
-        criterion: Callable[[Tensor, Tensor], Tensor],
+        own_loss: Loss | None,
+        loaders: tuple[Iterable[Any], Iterable[Any] | None],
         precision: str | None,
         *,
         cpu: bool,
     ) -> None:
-        self.model, self.settings, self.steps, self.criterion = model, settings, steps, criterion
+        self.model, self.settings, self.own_loss = model, settings, own_loss
         self.accelerator = _accelerator(precision, cpu=cpu)
-        self.optimizer = torch.optim.AdamW(_groups(model, settings))
+        self.main = self.accelerator.is_main_process
+        self.train, self.val = (self.accelerator.prepare(loader) for loader in loaders)
+        self.steps = _length(self.train)  # of this process
+        self.optimizer = torch.optim.AdamW(parameter_groups(model, settings))
         self.peaks = [group["lr"] for group in self.optimizer.param_groups]
-        step = _Step(model, criterion, settings.size_weight)
+        step = _Step(model, own_loss, settings.size_weight)
         self.step, self.prepared = self.accelerator.prepare(step, self.optimizer)
         self.gradients = Gradients(model)
+        self.updating = False  # whether a step has begun and not ended
 
     def run(
         self,
-        train_loader: Iterable[Any],
-        val_loader: Iterable[Any] | None,
         folder: FitFolder | None,
         patience: int | None,
         callbacks: Sequence[Callback],
@@ -164,59 +178,77 @@ class _Fitting:
         progress: bool,
     ) -> Fitted:
         """Train from where ``folder`` stands to the end, and load the best weights."""
-        main = self.accelerator.is_main_process
         at = Progress() if folder is None else folder.resume(self.model, self.optimizer)
-        train, val = self.accelerator.prepare(train_loader), self.accelerator.prepare(val_loader)
+        if at.random is not None:
+            restore(at.random, self.train, torch_too=self.main)
+        if at.step == len(at.history) * self.steps:  # else an epoch has to be trained further, or validated
+            at.ended = at.ended or self._ending(at, patience, stopped=False)
         total = self.settings.epochs * self.steps
-        bar = tqdm(total=total, initial=at.step, desc="fitting", unit="step", disable=not (progress and main))
-        ended = at.ended
+        bar = tqdm(total=total, initial=at.step, desc="fitting", unit="step", disable=not (progress and self.main))
         try:
-            with bar:
-                while not ended:
-                    report = self._epoch(train, at, bar)
-                    if val is not None:
-                        metrics = validate(self.model, val, self.accelerator, self.criterion, scaling)
-                        report = EpochReport(report.epoch, report.loss, report.seconds, metrics)
-                    if at.add(report, better=self.settings.better(report, at.best)):
-                        at.keep(self.model, folder if main else None)
-                    if progress and main:
+            with bar, StopRequest(self.accelerator.num_processes == 1) as stop:
+                while not at.ended:
+                    report = self._epoch(at, bar, stop)
+                    if not report.finite:
+                        return self._diverged(at, report, folder)
+                    stop.check()
+                    report = self._validate(report, scaling, stop)
+                    better = self.settings.better(report, at.best)
+                    if better:
+                        at.keep(self.model, report, folder if self.main else None)
+                    at.add(report, better=better)
+                    if progress and self.main:
                         bar.write(str(report), file=sys.stderr)
-                    stop = [callback for callback in callbacks if callback(report) is True]
-                    ended = self._ending(at, patience, stopped=bool(stop))
-                    at.ended = ended
-                    if folder is not None and main:
-                        folder.write(at, self.model, self.optimizer)
+                    stopping = [callback for callback in callbacks if callback(report) is True]
+                    at.ended = self._ending(at, patience, stopped=bool(stopping))
+                    self._write(at, folder)
+                    if not at.ended:
+                        stop.check()
         except KeyboardInterrupt:
-            _say_stopped(at, self.steps, self.settings, folder)
-            if folder is not None and main:
-                folder.write(at, self.model, self.optimizer)
+            _say_stopped(at, self.steps, self.settings, folder, updating=self.updating)
+            if not self.updating:
+                self._write(at, folder)
             raise
+        if at.best is None:
+            raise TrainingError(
+                "no epoch can be kept, because no validation had finite metrics; check the images of val_loader"
+            )
         at.load_best(self.model, folder)
-        assert at.best is not None
-        return Fitted(tuple(at.history), at.best, ended)
+        return Fitted(tuple(at.history), at.best, at.ended)
 
-    def _epoch(self, loader: Any, at: Progress, bar: tqdm) -> EpochReport:
+    def _epoch(self, at: Progress, bar: tqdm, stop: StopRequest) -> EpochReport:
+        """Train the steps that are left of an epoch: all of them, or none if only its validation is missing."""
         self.step.train()
-        started, first = time.perf_counter(), at.step % self.steps
-        losses: list[Tensor] = []
+        last = (len(at.history) + 1) * self.steps
+        started = time.perf_counter()
+        seen = finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)
         sums: dict[str, Any] = {}
-        for batch in self._rest(loader, first):
-            images, labels = images_and_labels(batch)
-            self._set_rates(at.step)
-            self.prepared.zero_grad()
-            loss = self.step(images.to(self.accelerator.device), labels.to(self.accelerator.device))
-            self.accelerator.backward(loss)
-            trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-            self.accelerator.clip_grad_norm_(trained, self.settings.clip or math.inf)
-            for site, norm in self.gradients.norms().items():
-                sums[site] = sums.get(site, 0) + norm
-            self.prepared.step()
-            losses.append(loss.detach().float())
-            at.step += 1
-            bar.update()
-            if at.step % self.steps == 0:
-                break
-        if at.step % self.steps:
+        try:
+            for batch in self._batches(at) if at.step < last else ():
+                if at.step == last:
+                    break
+                images, labels = images_and_labels(batch)
+                self._set_rates(at.step)
+                self.updating = True
+                self.prepared.zero_grad()
+                images = images.to(self.accelerator.device)
+                loss = self.step(images, labels.to(self.accelerator.device))
+                self.accelerator.backward(loss)
+                trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+                norm = self.accelerator.clip_grad_norm_(trained, self.settings.clip or math.inf)
+                seen, finite = seen & torch.isfinite(images).all(), finite & torch.isfinite(norm)
+                for site, each in self.gradients.norms().items():
+                    sums[site] = sums.get(site, 0) + each
+                self.prepared.step()
+                at.loss = at.loss + loss.detach().float()
+                at.step += 1
+                self.updating = False
+                bar.update()
+                if at.step < last:
+                    stop.check()
+        finally:
+            at.seconds += time.perf_counter() - started
+        if at.step < last:
             raise DataError(
                 f"train_loader gave {at.step % self.steps} batches and said it had {self.steps}; expected a loader "
                 "that can be iterated over again and again"
@@ -227,20 +259,61 @@ class _Fitting:
                 "detached, and that your loss depends on it",
                 stacklevel=5,
             )
-        mean = float(self.accelerator.reduce(torch.stack(losses).mean(), "mean"))
-        if not math.isfinite(mean):
-            logger.warning("the training loss is %s; lower learning_rate, or check the images", mean)
-        return EpochReport(at.step // self.steps, mean, time.perf_counter() - started, {})
+        loss = torch.as_tensor(at.loss, device=self.accelerator.device) / self.steps
+        mean = float(self.accelerator.reduce(loss, "mean"))
+        if not bool(seen):
+            logger.warning("images of epoch %d contain NaN or infinite values", at.step // self.steps)
+        return EpochReport(at.step // self.steps, mean if bool(finite) else math.nan, at.seconds, {})
 
-    def _rest(self, loader: Any, first: int) -> Iterator[Any]:
-        """Yield the batches of an epoch that was interrupted after ``first`` of them."""
-        from accelerate import skip_first_batches
-        from torch.utils.data import DataLoader
+    def _batches(self, at: Progress) -> Iterator[Any]:
+        """Yield the batches that are left of an epoch, in the order with which it began."""
+        first = at.step - len(at.history) * self.steps
+        if hasattr(self.train, "set_epoch"):  # of accelerate's loaders; some samplers shuffle by it
+            self.train.set_epoch(len(at.history))
+        if not first:
+            at.order = capture(self.train)
+            yield from self.train
+            return
+        present = capture(self.train)
+        if at.order is not None:
+            restore(at.order, self.train, torch_too=self.main)
+        for number, batch in enumerate(_skip(self.train, first)):
+            if number == 0 and self.main:
+                restore_torch(present)
+            yield batch
 
-        if first and isinstance(loader, DataLoader):
-            yield from skip_first_batches(loader, first)
-        else:
-            yield from (batch for number, batch in enumerate(loader) if number >= first)
+    def _validate(self, report: EpochReport, scaling: float, stop: StopRequest) -> EpochReport:
+        if self.val is None:
+            return report
+        metrics = validate(self.model, self.val, self.accelerator, self.own_loss, scaling, stop.check)
+        report = EpochReport(report.epoch, report.loss, report.seconds, metrics)
+        if not report.finite:
+            logger.warning(
+                "epoch %d is not kept, because its metrics are not finite (%s); check the images of val_loader",
+                report.epoch,
+                ", ".join(f"{name} {value}" for name, value in metrics.items() if not math.isfinite(value)),
+            )
+        return report
+
+    def _diverged(self, at: Progress, report: EpochReport, folder: FitFolder | None) -> Fitted:
+        """End a fit in whose last epoch the weights became NaN; its checkpoint stays that of the epoch before."""
+        what = f"the training loss or its gradient was not finite in epoch {report.epoch}"
+        advice = "lower learning_rate and canonicalizer_rate, or check the images"
+        if at.best is None:
+            raise TrainingError(
+                f"{what}, and no epoch before it can be kept; {advice}, and build the model again: its weights are "
+                "no longer finite"
+            )
+        logger.warning("%s; the model has the weights of epoch %d. To train on, %s", what, at.best.epoch, advice)
+        at.load_best(self.model, folder)
+        return Fitted((*at.history, report), at.best, what)
+
+    def _write(self, at: Progress, folder: FitFolder | None) -> None:
+        if folder is None or not self.main:
+            return
+        untouched = at.order is not None and at.step == len(at.history) * self.steps
+        at.random = at.order if untouched else capture(self.train)  # a loader that was started has drawn its order
+        folder.write(at, self.model, self.optimizer)
 
     def _set_rates(self, step: int) -> None:
         total = self.settings.epochs * self.steps
@@ -260,8 +333,23 @@ class _Fitting:
         return ""
 
 
-def _say_stopped(at: Progress, steps: int, settings: FitSettings, folder: FitFolder | None) -> None:
-    where = f"stopped at step {at.step} of {settings.epochs * steps}, in epoch {at.step // steps + 1}"
+def _skip(loader: Any, first: int) -> Iterator[Any]:
+    """Yield the batches of ``loader`` without the first ones; a DataLoader does not even load those."""
+    from accelerate import skip_first_batches
+    from torch.utils.data import DataLoader
+
+    if isinstance(loader, DataLoader):
+        yield from skip_first_batches(loader, first)
+    else:
+        yield from (batch for number, batch in enumerate(loader) if number >= first)
+
+
+def _say_stopped(at: Progress, steps: int, settings: FitSettings, folder: FitFolder | None, *, updating: bool) -> None:
+    finished = at.step == (len(at.history) + 1) * steps
+    phase = f"before the validation of epoch {at.step // steps}" if finished else f"in epoch {at.step // steps + 1}"
+    where = f"stopped at step {at.step} of {settings.epochs * steps}, {phase}"
+    if updating:
+        where += ", in the middle of a step, which is not saved"
     if folder is None:
         logger.warning("%s; the model keeps its present weights. Pass out= to be able to go on another time", where)
     else:
@@ -278,61 +366,6 @@ def _length(loader: Any) -> int:
     if not length:
         raise DataError("train_loader has no batch; it needs at least as many images as its batch size (drop_last?)")
     return length
-
-
-@contextlib.contextmanager
-def _held(model: nn.Module, size_weight: float) -> Iterator[None]:
-    """Hold size networks still unless they are taught, and give their parameters back as they were."""
-    if size_weight and not isinstance(model, AdaptedModel):
-        raise ConfigError("size_weight is for adapted models; call ls.adapt first, or leave it out")
-    if size_weight:
-        assert isinstance(model, AdaptedModel)
-        model.size_canonicalizer().requires_grad_(True)
-    held: list[tuple[nn.Parameter, bool]] = []
-    for canonicalizer in model.canonicalizers.values() if isinstance(model, AdaptedModel) and not size_weight else ():
-        if isinstance(canonicalizer.network, SizeEstimator):
-            held += [(parameter, parameter.requires_grad) for parameter in canonicalizer.parameters()]
-    for parameter, _ in held:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter, asked in held:
-            parameter.requires_grad_(asked)
-
-
-def _groups(model: nn.Module, settings: FitSettings) -> list[dict[str, Any]]:
-    """Return the parameter groups: base, its head, and the canonicalizers."""
-    base: nn.Module = model.base if isinstance(model, AdaptedModel) else model
-    added = list(model.canonicalizers.values()) if isinstance(model, AdaptedModel) else []
-    head = {id(p) for module in _head(base) for p in module.parameters()}
-    own = {id(p) for canonicalizer in added for p in canonicalizer.parameters()}
-    sorted_in: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter in model.parameters():
-        if not parameter.requires_grad:
-            continue
-        if id(parameter) in own:
-            key = settings.canonicalizer_rate, 0.0
-        else:
-            rate = settings.head_rate if id(parameter) in head else settings.learning_rate
-            key = rate, settings.weight_decay if parameter.dim() > 1 else 0.0
-        sorted_in.setdefault(key, []).append(parameter)
-    if not sorted_in:
-        raise ConfigError("no parameter of the model can be trained; call model.base.requires_grad_(True) first")
-    return [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in sorted_in.items()]
-
-
-def _head(base: Any) -> list[nn.Module]:
-    for name in HEADS:
-        found = getattr(base, name, None)
-        if name == "get_classifier" and callable(found):
-            found = found()
-        modules = [
-            module for module in (found if isinstance(found, tuple) else (found,)) if isinstance(module, nn.Module)
-        ]
-        if modules:
-            return modules
-    return []
 
 
 def _accelerator(precision: str | None, *, cpu: bool) -> Any:

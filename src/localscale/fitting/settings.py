@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,13 +18,19 @@ class EpochReport:
     """One epoch of ``fit``: its number from 1, the training loss, the seconds, and the metrics on validation images.
 
     ``metrics`` is empty without validation images. Else it holds ``"loss"``, ``"accuracy"`` (of pixels, for masks) and
-    ``"invariance_error"`` or, for masks, ``"equivariance_error"``, both under random local scaling.
+    ``"invariance_error"`` or, for masks, ``"equivariance_error"``, both under random local scaling. With a loss of your
+    own and labels that are neither classes nor masks, there is no accuracy.
     """
 
     epoch: int
     loss: float
     seconds: float
     metrics: dict[str, float]
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss and all metrics are finite."""
+        return all(math.isfinite(value) for value in (self.loss, *self.metrics.values()))
 
     def __str__(self) -> str:
         say = {
@@ -74,10 +81,15 @@ class FitSettings:
             raise ConfigError(f"monitor is {self.monitor!r}: {near_misses(self.monitor, MONITORS)}")
 
     def better(self, new: EpochReport, old: EpochReport | None) -> bool:
-        """Return whether ``new`` is better than ``old``; without validation images the last epoch is the best."""
+        """Return whether ``new`` is better than ``old``; without validation images the last epoch is the best.
+
+        An epoch with a loss or metric that is not finite is never better.
+        """
+        if new.metrics and self.monitor not in new.metrics:
+            raise ConfigError(f"monitor is {self.monitor!r}; this model is measured by {', '.join(new.metrics)}")
+        if not new.finite:
+            return False
         if old is None or not new.metrics:
             return True
-        if self.monitor not in new.metrics:
-            raise ConfigError(f"monitor is {self.monitor!r}; this model is measured by {', '.join(new.metrics)}")
         sign = 1 if self.monitor == "accuracy" else -1
         return sign * new.metrics[self.monitor] > sign * old.metrics[self.monitor]

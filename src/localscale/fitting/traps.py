@@ -11,7 +11,7 @@ from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer import INPUT
 from localscale.canonicalizer.sizes import SizeEstimator
 
-__all__ = ["Gradients", "least_head_rate", "warn_about_teaching"]
+__all__ = ["Gradients", "least_head_rate", "warn_about_masks", "warn_about_teaching"]
 
 # By which the weights of a new head must be able to move. On layer-normed features of 192 to 768 channels, heads
 # with torch's initialisation were right on at most 8 % of new images after moves of 5e-3, and after 2e-2 on 33 to 100 %
@@ -38,6 +38,16 @@ def warn_about_teaching(model: nn.Module, *, size_weight: float, own_loss: bool)
                 "loss from it; leave detached out, or pass a loss of your own that teaches it",
                 stacklevel=3,
             )
+
+
+def warn_about_masks(model: nn.Module) -> None:
+    """Warn if a model that is trained on masks compares them with canonical forms."""
+    if isinstance(model, AdaptedModel) and model.dec_config.mode == "invariant":
+        warnings.warn(
+            'the labels are masks, which have places in the image, but with mode="invariant" the model answers for the '
+            'canonical form; adapt it with DECConfig(mode="equivariant")',
+            stacklevel=2,
+        )
 
 
 def least_head_rate(steps: int) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from localscale.errors import DataError
 from localscale.fitting.batches import images_and_labels, logits_of
+from localscale.fitting.targets import IGNORED, classes_of, stretch_to_labels, task_loss
 from localscale.maps.build import random_map
 from localscale.metrics.functional import distance, equivariance_errors
 from localscale.warp import unscale
@@ -24,14 +25,38 @@ def validate(
     model: nn.Module,
     loader: Iterable[Any],
     accelerator: Any,
-    criterion: Callable[[Tensor, Tensor], Tensor],
+    own_loss: Callable[[Tensor, Tensor], Tensor] | None,
     strength: float,
+    check: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
-    """Return the metrics of ``EpochReport``; every call scales the images by the same random maps."""
+    """Return the metrics of ``EpochReport``; every call scales the images by the same random maps.
+
+    PyTorch's random states are the same afterwards. ``check`` is called before every batch and may interrupt.
+    """
     training = model.training
     model.eval()
+    try:
+        devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):  # a loader draws a seed for its workers even if it does not shuffle
+            values = _measure(model, loader, accelerator, own_loss, strength, check)
+    finally:
+        model.train(training)
+    if not values:
+        raise DataError("val_loader gave no batch; expected a loader that can be iterated over again and again")
+    return {name: float(torch.cat(each).mean()) for name, each in values.items()}
+
+
+def _measure(
+    model: nn.Module,
+    loader: Iterable[Any],
+    accelerator: Any,
+    own_loss: Callable[[Tensor, Tensor], Tensor] | None,
+    strength: float,
+    check: Callable[[], object],
+) -> dict[str, list[Tensor]]:
     values: dict[str, list[Tensor]] = {}
     for number, batch in enumerate(loader):
+        check()
         images, labels = images_and_labels(batch)
         images, labels = images.to(accelerator.device), labels.to(accelerator.device)
         u = random_map(len(images), KNOTS, strength=strength, generator=torch.Generator().manual_seed(number)).to(
@@ -40,20 +65,18 @@ def validate(
         with accelerator.autocast():
             logits = logits_of(model(images)).float()
             scaled = logits_of(model(unscale(images, u))).float()
-        found = {"loss": criterion(logits, labels).float().expand(len(images))}
+        found = {"loss": task_loss(logits, labels, images, own_loss).float().expand(len(images))}
+        stretched = stretch_to_labels(logits, labels)
+        classes = classes_of(stretched, labels)
+        if classes is not None:
+            counted = (classes != IGNORED).float().reshape(len(classes), -1)
+            right = (stretched.argmax(1) == classes).float().view_as(counted) * counted
+            found["accuracy"] = right.sum(dim=1) / counted.sum(dim=1).clamp_min(1)
         if logits.dim() == 4:
-            counted = (labels >= 0).float()
-            right = (logits.argmax(1) == labels).float() * counted
-            found["accuracy"] = right.sum(dim=(1, 2)) / counted.sum(dim=(1, 2)).clamp_min(1)
             errors = equivariance_errors(logits.softmax(1), scaled.softmax(1), u.inverse(), "squared")
             found["equivariance_error"] = errors.mean(dim=(1, 2))
         else:
-            classes = labels if labels.dim() == 1 else labels.argmax(1)
-            found["accuracy"] = (logits.argmax(1) == classes).float()
             found["invariance_error"] = distance(logits.softmax(1), scaled.softmax(1), "squared", dim=1)
         for name, each in found.items():
             values.setdefault(name, []).append(accelerator.gather_for_metrics(each.contiguous()))
-    model.train(training)
-    if not values:
-        raise DataError("val_loader gave no batch; expected a loader that can be iterated over again and again")
-    return {name: float(torch.cat(each).mean()) for name, each in values.items()}
+    return values

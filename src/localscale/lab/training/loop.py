@@ -29,7 +29,7 @@ from localscale.lab.recipes.regularization import mixing, smoothing
 from localscale.lab.tasks.task import Batches, Shard, Task, seed_of
 from localscale.lab.training.graph import Replayed
 from localscale.lab.training.memory import memory_advice
-from localscale.lab.training.stopping import StopRequest
+from localscale.stopping import StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -207,8 +207,7 @@ class Loop:
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
                     after_epoch(epoch)
                     sums, started = _Sums(), time.perf_counter()
-                if stop.requested:
-                    raise KeyboardInterrupt
+                stop.check()
         for buffer in self.model.buffers():  # each process has its own batch statistics and trust; keep the first's
             buffer.copy_(broadcast(buffer))
 
