@@ -52,6 +52,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_gradients_equal_those_of_the_joined_batch(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     model = made()

@@ -76,6 +76,7 @@ def test_compiled_in_eval():
             torch.testing.assert_close(report[path].map.state(), site.map.state(), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_compiled_with_gradients():
     model = made("blocks.0", max_steps=3)
     _, report = model(images(), return_report=True)
@@ -83,6 +84,7 @@ def test_compiled_with_gradients():
     check_compiled(model, backend="aot_eager")
 
 
+@pytest.mark.slow
 def test_compiled_before_it_ever_ran():
     """The first call must not leave state behind that breaks the second."""
     base, pictures = nn.Sequential(nn.Conv2d(3, 4, 1)), images()[..., :16, :16]

@@ -53,6 +53,25 @@ def test_the_task_and_the_sizes_are_learned_together():
     assert adapted.size_canonicalizer().network.head.weight.grad.abs().max() > 0
 
 
+@pytest.mark.parametrize("source", ["latent", "image"])
+def test_latent_sites_learn_from_features(source: str):
+    base = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1))
+    sites = ("input", ls.Site("2", layout="NCHW", channels=8))
+    network = ls.SizeNetwork(width=8, blocks=0)
+    adapted = ls.adapt(base, ls.DECConfig(sites, knots=5, network=network, source=source), input_size=(3, 48, 48))
+    heads = [canonicalizer.network.head.weight for canonicalizer in adapted.canonicalizers.values()]
+    before = [head.clone() for head in heads]
+    statistics = base[1].running_mean.clone()
+    adapted.train()
+    assert ls.learn_sizes(adapted, IMAGES, steps=2, batch_size=4, progress=False).error > 0
+    assert not any(torch.equal(*pair) for pair in zip(heads, before, strict=True))
+    assert torch.equal(base[1].running_mean, statistics), "the base model only shows its features"
+    assert base[1].training
+    adapted.size_loss(IMAGES[:4]).backward()
+    assert all(head.grad is not None for head in heads)
+    assert base[0].weight.grad is None
+
+
 def test_one_channel():
     assert ls.learn_sizes(model(1), torch.rand(4, 1, 48, 48), steps=1, batch_size=4, progress=False).steps == 1
 
@@ -116,5 +135,5 @@ def test_bad_numbers_and_other_networks_are_refused():
     with pytest.raises(ConfigError, match="steps is 0"):
         ls.learn_sizes(model(), IMAGES, steps=0)
     other = ls.adapt(nn.Sequential(nn.Conv2d(3, 4, 3)), ls.DECConfig.paper(), input_size=(3, 48, 48))
-    with pytest.raises(ConfigError, match='site "input" with a SizeNetwork'):
+    with pytest.raises(ConfigError, match="no site has a SizeNetwork"):
         other.size_loss(IMAGES)

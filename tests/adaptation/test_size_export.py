@@ -37,6 +37,7 @@ def run(model: AdaptedModel, compiled) -> tuple[Tensor, Tensor]:
     return answer.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
+@pytest.mark.slow
 def test_compiled_with_gradients():
     model = made()
     (expected, gradient), (answer, found) = (
@@ -55,6 +56,7 @@ def test_exported_for_any_batch_size():
             torch.testing.assert_close(program(images), model(images), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_onnx(tmp_path: Path):
     model, path = made(), tmp_path / "model.onnx"
     with torch.no_grad():

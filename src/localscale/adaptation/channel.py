@@ -31,10 +31,14 @@ class Pass:
 
 
 class Channel(threading.local):
-    """The state that the sites of one adapted model share in one thread."""
+    """The state that the sites of one adapted model share in one thread.
+
+    While ``recorded`` is a dictionary, sites put their features ``(B, C, H, W)`` there and change nothing.
+    """
 
     def __init__(self) -> None:
         self.current: Pass | None = None
+        self.recorded: dict[str, Tensor] | None = None
         self.disabled = False
 
     def __reduce__(self) -> tuple[type[Channel], tuple[()]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from localscale.adaptation.model import AdaptedModel
-from localscale.canonicalizer import Canonicalizer
+from localscale.adaptation.size_sites import features_at, size_canonicalizers, size_losses
 from localscale.conventions import resize
 from localscale.errors import CheckpointError, ConfigError, DataError
 from localscale.files import write_all
@@ -34,7 +34,7 @@ class LearnedSizes:
 
     ``error`` is the mean absolute error in log size on known changes of size, ``spread`` the standard deviation of the
     estimated log sizes in canonical forms over that in the images, and ``converged`` the share of images whose
-    equilibrium was reached.
+    equilibrium was reached. With several sites, each is the mean over the sites.
     """
 
     steps: int
@@ -52,10 +52,10 @@ def learn_sizes(
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> LearnedSizes:
-    """Teach the size network at the input of ``model`` how large things are, without labels; nothing else changes.
+    """Teach the size networks of ``model`` how large things are, without labels; nothing else changes.
 
     Args:
-        model: adapted with a ``SizeNetwork`` at the site ``"input"``.
+        model: adapted with a ``SizeNetwork``, as ``ls.adapt(base)`` does, at any sites.
         images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
             model's input size; or a loader of batches, of which the first tensor (or ``pixel_values``) is used. They
             must be normalised as the base model expects. A tenth of the images, or a loader's first batch, is held out
@@ -73,8 +73,7 @@ def learn_sizes(
     """
     if steps < 1 or batch_size < 1:
         raise ConfigError(f"steps is {steps} and batch_size {batch_size}; expected at least 1 of each")
-    canonicalizer = model.size_canonicalizer()
-    network: nn.Module = canonicalizer.network
+    network = nn.ModuleList(canonicalizer.network for canonicalizer in size_canonicalizers(model).values())
     weight = next(network.parameters())
     held_out, batches = _split(images, batch_size, model.input_size)
     path = None if checkpoint is None else Path(checkpoint)
@@ -88,14 +87,14 @@ def learn_sizes(
             for step in range(done, steps):
                 for group in optimizer.param_groups:
                     group["lr"] = _rate(step, steps)
-                found = canonicalizer.size_loss(next(batches).to(weight.device))
+                found = size_losses(model, next(batches).to(weight.device)).values()
                 optimizer.zero_grad(set_to_none=True)
-                found.loss.backward()
+                torch.stack([site.loss for site in found]).sum().backward()
                 nn.utils.clip_grad_norm_(network.parameters(), CLIP)
                 optimizer.step()
                 done = step + 1
                 if step % 20 == 0:
-                    bar.set_postfix(error=f"{float(found.error):.3f}", refresh=False)
+                    bar.set_postfix(error=f"{_mean([site.error for site in found]):.3f}", refresh=False)
                 bar.update()
                 if path is not None and done % SAVE_EVERY == 0:
                     _write(path, network, optimizer, done)
@@ -105,7 +104,7 @@ def learn_sizes(
             parameter.grad = None
         if path is not None and done:
             _write(path, network, optimizer, done)
-    return _measure(canonicalizer, held_out.to(weight.device), done)
+    return _measure(model, held_out.to(weight.device), done)
 
 
 def _rate(step: int, steps: int) -> float:
@@ -114,12 +113,21 @@ def _rate(step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def _measure(canonicalizer: Canonicalizer, images: Tensor, steps: int) -> LearnedSizes:
-    error = canonicalizer.size_loss(images, update_trust=False).error
-    report = canonicalizer(images)
-    (before, weight_before), (after, weight_after) = report.sizes_before, report.sizes_after
-    spread = _deviation(after, weight_after) / _deviation(before, weight_before).clamp_min(1e-6)
-    return LearnedSizes(steps, float(error), float(spread), float(report.converged.float().mean()))
+def _measure(model: AdaptedModel, images: Tensor, steps: int) -> LearnedSizes:
+    canonicalizers = size_canonicalizers(model)
+    seen = features_at(model, images, list(canonicalizers))
+    errors, spreads, converged = [], [], []
+    for path, canonicalizer in canonicalizers.items():
+        errors.append(canonicalizer.size_loss(seen[path], update_trust=False).error)
+        report = canonicalizer(seen[path])
+        (before, weight_before), (after, weight_after) = report.sizes_before, report.sizes_after
+        spreads.append(_deviation(after, weight_after) / _deviation(before, weight_before).clamp_min(1e-6))
+        converged.append(report.converged.float().mean())
+    return LearnedSizes(steps, _mean(errors), _mean(spreads), _mean(converged))
+
+
+def _mean(values: Sequence[Tensor]) -> float:
+    return float(torch.stack(tuple(values)).mean())
 
 
 def _deviation(size: Tensor, weight: Tensor) -> Tensor:

@@ -69,6 +69,9 @@ class AdaptedSite(nn.Module):
             )
         key, feature = found
         layout = self._layout(feature)
+        if self.channel.recorded is not None:
+            self.channel.recorded[self.site.path] = as_nchw(feature, layout)[0]
+            return self.wrapped(*args, **kwargs)
         report = self._canonicalize(feature, layout)
         canonical = unscale(feature, report.applied, layout=layout)
         args, kwargs = replace_feature(args, kwargs, key, canonical)

@@ -67,7 +67,7 @@ class SizeNetwork(NetworkSettings):
     full_resolution: ClassVar[bool] = True
 
     width: int = 64
-    blocks: int = 4
+    blocks: int = 2
     resolution: int | None = None
     target: float = 0.5
     background: float = 0.02

@@ -63,6 +63,7 @@ def train_pointwise(recipe: Recipe, folder: Path) -> None:
     write(folder.parent, train(recipe, folder, cpu=True)["metrics"])
 
 
+@pytest.mark.slow
 def test_two_train_as_one(discs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """All pixels have weight 1, because a weighted mean over a batch is not the mean over its two halves."""
     recipe = tiny(discs, background_weight=1.0, epochs=3, learning_rate=2e-2)

@@ -32,7 +32,7 @@ class SizeEquilibrium(Method):
 
     config: DECConfig = field(default_factory=DECConfig)
     """Settings of the canonicalizer at the image."""
-    learning_steps: int = 1000
+    learning_steps: int = 2000
     """Steps of learning sizes without labels before the backbone is trained."""
     along: float = 0.0
     """Weight of the size loss while the backbone is trained; 0 keeps the size network fixed."""

@@ -129,6 +129,16 @@ def _solved_in(looks: int, settling: int) -> Changes:
     return {"method": {"config": {"network": {"settling": settling}, "solver": {"max_steps": looks}}}}
 
 
+DROP_PATH = {"regularization": {"drop_path": 0.1}}
+
+
+def _regularised(strength: float, smoothing: float = 0.0) -> Changes:
+    """Return drop path, label smoothing, and random scaling of canonical forms, which scaled images hardly change."""
+    scaling = {"probability": 1.0, "strength": strength, "knots": 4, "family": "separable"}
+    regularization = {"drop_path": 0.1 if not smoothing else 0.2, "label_smoothing": smoothing}
+    return {"regularization": regularization, "method": {"canonical_scaling": scaling}}
+
+
 TABLES: dict[str, Table] = {
     "mnist": Table(
         "Local scale invariance on MNIST, six backbones (paper, Tab. mnist_results and per_scale_mnist)",
@@ -173,7 +183,14 @@ TABLES: dict[str, Table] = {
         "The size equilibrium on MNIST at the paper's budget, DeiT-Tiny, 50,000 test images",
         "mnist",
         ("deit_tiny",),
-        _lines("aug_long", "sizes"),
+        (
+            Line("aug_long"),
+            Line("aug_long", "aug_long_drop", "Aug, long, drop path (control)", changes=DROP_PATH),
+            Line("sizes"),
+            Line("sizes", "sizes_drop", "Size equilibrium, drop path", changes=_regularised(2.0)),
+            Line("sizes", "sizes_smooth", "Size equilibrium, smoothing", changes=_regularised(1.0, smoothing=0.1)),
+            Line("sizes_along", "sizes_along_drop", "Size equilibrium, learned along, drop path", changes=DROP_PATH),
+        ),
         runs="mnist-sizes-long",
         budgets={"both": Budget(90, 5e-4)},
         changes={**SMALL, "data": {**SMALL_DATA, "test_count": 50_000}},

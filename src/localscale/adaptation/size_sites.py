@@ -1,0 +1,70 @@
+"""The sites of an adapted model that estimate sizes, what they see, and the losses that teach them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from localscale.adaptation.channel import Pass
+from localscale.canonicalizer import INPUT, Canonicalizer
+from localscale.canonicalizer.size_loss import SizeLoss
+from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.errors import ConfigError
+
+if TYPE_CHECKING:
+    from localscale.adaptation.model import AdaptedModel
+
+__all__ = ["features_at", "size_canonicalizers", "size_losses"]
+
+
+def size_canonicalizers(model: AdaptedModel) -> dict[str, Canonicalizer]:
+    """Return the canonicalizers that have a ``SizeNetwork``, by the path of their site; raise if there is none."""
+    found = {path: c for path, c in model.canonicalizers.items() if isinstance(c.network, SizeEstimator)}
+    if not found:
+        raise ConfigError(
+            "no site has a SizeNetwork, which learns sizes; adapt the model with DECConfig(), the default"
+        )
+    return found
+
+
+def size_losses(model: AdaptedModel, images: Tensor, *, update_trust: bool = True) -> dict[str, SizeLoss]:
+    """Return the size loss of every site with a ``SizeNetwork``, by the path of the site."""
+    canonicalizers = size_canonicalizers(model)
+    seen = features_at(model, images, list(canonicalizers))
+    return {path: c.size_loss(seen[path], update_trust=update_trust) for path, c in canonicalizers.items()}
+
+
+def features_at(model: AdaptedModel, images: Tensor, paths: list[str]) -> dict[str, Tensor]:
+    """Return what the canonicalizers at ``paths`` see, ``(B, C, H, W)``: the images, or the base model's features.
+
+    The features are those of the images as they are. The base model runs once, in evaluation mode and without
+    gradients, and only if a site needs its features.
+    """
+    at_image = model.dec_config.source == "image"
+    seen = {path: images for path in paths if path == INPUT or at_image}
+    if len(seen) == len(paths):
+        return seen
+    channel = model.channel
+    outer, channel.current, channel.recorded = channel.current, Pass(images), {}
+    try:
+        with torch.no_grad(), _evaluating(model.base):
+            model.base(images)
+        return seen | {path: channel.recorded[path] for path in paths if path not in seen}
+    finally:
+        channel.current, channel.recorded = outer, None
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Return a context in which all modules of ``model`` are in evaluation mode."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
