@@ -1,6 +1,5 @@
 """Every example runs as it stands, from anywhere, and fits on a page."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from shared import SHARED
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 FAST = ("dec_in_one_file.py", "your_own_site.py")
 FOLDERS = {"segment_photographs.py": SHARED / "pets"}  # without them the examples draw their own images
-NEEDS = {"train_with_lightning.py": "lightning"}  # no dependency of the library, nor of its tests
 
 
 @pytest.mark.parametrize(
@@ -20,9 +18,6 @@ NEEDS = {"train_with_lightning.py": "lightning"}  # no dependency of the library
     [pytest.param(path, marks=() if path.name in FAST else pytest.mark.slow, id=path.name) for path in EXAMPLES],
 )
 def test_example_runs(example: Path, tmp_path: Path):
-    package = NEEDS.get(example.name)
-    if package is not None and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{example.name} needs {package}, which is not installed")
     folders = [str(FOLDERS[example.name])] if example.name in FOLDERS and FOLDERS[example.name].exists() else []
     environment = os.environ | {"OUT": str(tmp_path), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
     done = subprocess.run(
