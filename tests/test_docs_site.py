@@ -4,15 +4,20 @@ import importlib
 import json
 import logging
 import re
+import shutil
 import statistics
 import warnings
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import timm
 import torch
+from shared import SHARED
 
+import localscale
 from localscale.lab.recipes import Recipe, find_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -151,6 +156,30 @@ def find_small_recipe(name: str) -> Recipe:
     )
 
 
+def copy_photographs(folder: Path):
+    """Copy real photographs to the folders that README.md and docs/index.md train on: 8 breeds, 2 for each part."""
+    pets = SHARED / "pets"
+    if not pets.is_dir():
+        pytest.skip(f"{pets} is absent: this page trains on photographs of Oxford-IIIT Pets")
+    for part, name in (("train", "trainval"), ("val", "test")):
+        for breed in sorted((pets / name).iterdir())[:8]:
+            (folder / "pets" / part / breed.name).mkdir(parents=True)
+            for photograph in sorted(breed.glob("*.jpg"))[:2]:
+                shutil.copy(photograph, folder / "pets" / part / breed.name)
+
+
+def cut_training(monkeypatch: pytest.MonkeyPatch):
+    """Let a page train in seconds: random weights, images of 64 px, few steps."""
+    create, learn, fit = timm.create_model, localscale.learn_sizes, localscale.fit
+
+    def create_small(name: str, *, pretrained: bool = False, **settings):
+        return create(name, pretrained_cfg_overlay={"input_size": (3, 64, 64)}, **settings)
+
+    monkeypatch.setattr("timm.create_model", create_small)
+    monkeypatch.setattr("localscale.learn_sizes", partial(learn, steps=8))
+    monkeypatch.setattr("localscale.fit", lambda *loaders, epochs: fit(*loaders, epochs=min(epochs, 2), cpu=True))
+
+
 def slow_unless_fast(page: Path):
     return pytest.param(page, marks=() if page.name in FAST else pytest.mark.slow, id=str(page.relative_to(ROOT)))
 
@@ -164,10 +193,17 @@ def test_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
         for kind in ("imagenet", "objects"):
             monkeypatch.syspath_prepend(ROOT / "tests" / "lab" / "data" / kind)
         make_datasets(tmp_path)
+    if page.name in FAST:
+        copy_photographs(tmp_path)
+        cut_training(monkeypatch)
     names = {"__name__": "page"}
     with warnings.catch_warnings(), torch.random.fork_rng():
+        torch.manual_seed(0)
         for line, code in blocks(page):
             exec(compile("\n" * line + code, str(page), "exec"), names)
+    if page.name == "README.md":
+        images, again = torch.rand(2, 3, 64, 64), localscale.AdaptedModel.from_pretrained("out/pets")
+        assert torch.equal(again.eval()(images), names["model"].eval()(images))
 
 
 LINK = re.compile(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")

@@ -99,22 +99,26 @@ def test_a_whole_solve_matches(monkeypatch, channels, knots, size, settings):
     module = size_canonicalizer(channels, knots, **settings)
     images = random(3, channels, *size).to(DEVICE)
     images[1] = 0.5  # nothing to see
+    images[2, 0, 3, 5] = math.nan  # lost
     with torch.no_grad():
         expected = module(images)
         use_kernels(monkeypatch)
         found = module(images)
     assert expected.map.mean_displacement()[0] > 1e-3, "something must move"
     errors = (found.map.displacements - expected.map.displacements).flatten(1).abs().amax(dim=1)
-    assert errors[[0, 2]].max() < 2e-5
+    assert errors[0] < 2e-5
     assert errors[1] < 1e-3, "rounding is all that a constant image shows"
-    assert torch.allclose(found.residual[[0, 2]], expected.residual[[0, 2]], atol=1e-5)
+    assert torch.allclose(found.residual[0], expected.residual[0], atol=1e-5)
     assert torch.equal(found.steps, expected.steps)
     assert torch.equal(found.converged, expected.converged)
+    assert not found.converged[2]
+    assert not found.map.displacements[2].any()
     for a, b in zip(found.sizes_after, expected.sizes_after, strict=True):
-        assert (a - b).abs().max() < 1e-3
+        assert (a - b)[:2].abs().max() < 1e-3
 
 
-def test_a_lost_image_does_not_converge(monkeypatch):
+@pytest.mark.slow
+def test_a_lost_image_changes_no_other(monkeypatch):
     module, images = size_canonicalizer(3, (5, 5)), random(2, 3, 40, 40).to(DEVICE)
     images[0, 0, 3, 5] = math.nan
     use_kernels(monkeypatch)

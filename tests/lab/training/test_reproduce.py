@@ -6,6 +6,7 @@ import pytest
 
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
+from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.recipes.tables import TABLES
 from localscale.lab.runs.run import Run
 from localscale.lab.training.reproduce import Cell, Execution, collect, plan, reproduce
@@ -115,7 +116,18 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
     assert sum(cell.finished() for cell in cells) == len(cells) - len(from_second)
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_finished_runs_are_collected_with_the_epochs_of_the_runs_they_start_from(tmp_path):
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")
+    for cell in cells:
+        finish(cell, machine="m", versions={}, metrics={"accuracy": 0.5})
+        Run(cell.folder).recipe_file.write_text(json.dumps(to_dict(cell.recipe)))
+    found = collect("mnist-tiny", cells, "a command")
+    assert [run["row"] for run in found["runs"]] == ["aug", "aug_plus"]
+    assert [run["budget_epochs"] for run in found["runs"]] == [40, 60]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, tmp_path, monkeypatch):
     if engine == "ray":
         pytest.importorskip("ray", reason="needs the extra 'ray'")
