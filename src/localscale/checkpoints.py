@@ -19,7 +19,7 @@ __all__ = ["read_checkpoint", "read_state", "read_weights", "write_checkpoint", 
 
 def write_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Write the tensors of model and optimizer, and ``state`` as JSON in the file header."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors = {f"model.{name}": tensor for name, tensor in _tensors(model).items()}
     for number, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
     _write(path, tensors, state)
@@ -49,7 +49,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def write_weights(path: Path, model: nn.Module, state: dict[str, Any]) -> None:
     """Write the tensors of the model, and ``state`` as JSON in the file header."""
-    _write(path, model.state_dict(), state)
+    _write(path, _tensors(model), state)
 
 
 def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
@@ -57,6 +57,11 @@ def read_weights(path: Path, model: nn.Module) -> dict[str, Any]:
     tensors, state = _read(path)
     _load(model, tensors, path)
     return state
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers; the run's recipe or the caller describes the model, so no extra state is kept."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not name.endswith("_extra_state")}
 
 
 def _write(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
