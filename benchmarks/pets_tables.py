@@ -59,8 +59,8 @@ def main_table(records: dict[str, list[Record]]) -> ResultTable:
         f"with ImageNet weights, fine-tuned for {settings['epochs']} epochs; batch size {settings['batch_size']}, "
         f"learning rate {settings['learning_rate']:g}, target {network['target']:g}. Both methods have the same "
         "images, augmentation (half of the images scaled at random), epochs and rates. For the last two columns the "
-        "animal of each validation image was cut out and pasted at half its size, and the hole was filled by "
-        "PatchMatch. The difference is taken seed by seed."
+        "animal of each validation image was cut out and pasted at half its size, and the hole was "
+        "inpainted. The difference is taken seed by seed."
     )
     rows = [
         {
