@@ -12,7 +12,9 @@ from torch import Tensor
 
 from localscale.kernels.launch import launch, power_above
 
-__all__ = ["balance", "solve_lattices"]
+__all__ = ["WARPS", "balance", "solve_lattices"]
+
+WARPS = 4  # that share the tile of a system
 
 
 @triton.jit
@@ -110,21 +112,13 @@ def _solve(horizontal, vertical, force, found, inverses, rest, rows, inner, KNOT
     )  # fmt: skip
 
 
-def warps_for(knots: int) -> int:
-    """Return the warps that share a tile of ``knots`` × ``knots`` numbers.
-
-    A single warp sums a row or column by exchanging registers, without a barrier.
-    """
-    return 1 if knots <= 16 else 4
-
-
 def solve_lattices(horizontal: Tensor, vertical: Tensor, force: Tensor) -> Tensor:
     """Return the displacements ``(B, r, n)`` for stiffnesses ``(B, r, n + 1)`` and ``(B, r − 1, n)`` and ``force``."""
     batch, rows, inner = force.shape
     knots = power_above(max(rows, inner + 2))
     found, rest = force.new_empty(batch, rows, inner), force.new_empty(batch, 2, rows, inner)
     launch(
-        _solve, (batch, 1, 1), warps_for(knots), horizontal.contiguous(), vertical.contiguous(), force.contiguous(),
+        _solve, (batch, 1, 1), WARPS, horizontal.contiguous(), vertical.contiguous(), force.contiguous(),
         found, force.new_empty(batch, inner, knots, knots), rest, rows, inner, KNOTS=knots,
     )  # fmt: skip
     return found

@@ -246,7 +246,7 @@ def launch_looks(
 
     def correct(size: Tensor, weight: Tensor, delta: Tensor) -> Launch:
         return Launch(
-            _correct, (2, batch, 1), lattice.warps_for(knots), size, weight, trust, delta, springs, inverses,
+            _correct, (2, batch, 1), lattice.WARPS, size, weight, trust, delta, springs, inverses,
             **lattice_state, height=height, width=width, space=space, target=correction.target, most=correction.most,
             background=correction.background, shear=correction.shear, unseen=correction.unseen, KNOTS=knots,
         )  # fmt: skip

@@ -26,7 +26,7 @@ GROUPS, EPSILON = 8, 1e-5  # of the group norms
 MAX_PIXELS = 1024  # of the coarse grid: a program instance holds all its pixels
 LAYER = (128, 8)  # output pixels and warps of a program instance of _layer
 BLOCKS = (256, 16)  # pixels per matrix product and warps of _blocks
-EDGES = (4, 16, 4)  # rows of the coarse grid, look rows per matrix product, and warps of a program instance of _edges
+EDGES = (16, 8)  # rows per matrix product and warps of _edges
 
 
 @dataclass(frozen=True)
@@ -166,21 +166,17 @@ def _blocks(
 @triton.jit(do_not_specialize=["step"])
 def _edges(
     looks, weights, active, step, height, width, new_height, new_width, half, taps,
-    CHANNELS: tl.constexpr, BAND: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write g / (g + half), where g is the mean strength of a look's edges, for ``BAND`` rows of the coarse grid."""
-    first, sample = tl.program_id(0) * BAND, tl.program_id(1).to(tl.int64)
+    """Write g / (g + half), where g is the mean strength of a look's edges on the coarse grid."""
+    sample = tl.program_id(0).to(tl.int64)
     if tl.load(active + sample, mask=step > 0, other=1) != 0:
         looks += sample * height * width * CHANNELS
-        new_row, new_column = first + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+        new_row, new_column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
         column = tl.arange(0, WIDTH)[None, :]
         middle, steep, _, level, tilt = tents(new_row[:, None], height, new_height, taps)
         total = tl.zeros((ROWS, WIDTH), tl.float32)
-        spacing = (height - 1) * 1.0 / tl.maximum(new_height - 1, 1)
-        begin = tl.maximum(((first - 1) * spacing).to(tl.int32), 0)
-        end = tl.minimum(((first + BAND) * spacing).to(tl.int32) + 1, height)
-        for start in range(begin, end, CHUNK):
+        for start in range(0, height, CHUNK):
             row = start + tl.arange(0, CHUNK)
             mask = (row < height)[:, None] & (column < width)
             at = looks + (row[:, None] * width + column) * CHANNELS
@@ -203,8 +199,8 @@ def _edges(
         )
         strength = tl.maximum(tl.dot(total, share, input_precision="ieee"), 0.0)
         target = weights + (sample * new_height + new_row[:, None]) * new_width + new_column[None, :]
-        inside = (new_row < tl.minimum(first + BAND, new_height))[:, None]
-        tl.store(target, strength / (strength + half), mask=inside & (new_column < new_width)[None, :])
+        mask = (new_row < new_height)[:, None] & (new_column < new_width)[None, :]
+        tl.store(target, strength / (strength + half), mask=mask)
 
 
 def supports(widths: Sequence[int], channels: int, grid: tuple[int, int]) -> bool:
@@ -256,9 +252,9 @@ def launches(
     taps = int(2 * max((height - 1) / max(side[0] - 1, 1), (width - 1) / max(side[1] - 1, 1), 1)) + 1
     found.append(
         Launch(
-            _edges, (cover(side[0], EDGES[0]), batch, 1), EDGES[2], looks, importance, active=active, height=height,
-            width=width, new_height=side[0], new_width=side[1], half=half, taps=taps, CHANNELS=channels,
-            BAND=EDGES[0], CHUNK=EDGES[1], WIDTH=max(16, power_above(width)), ROWS=16,
+            _edges, (batch, 1, 1), EDGES[1], looks, importance, active=active, height=height, width=width,
+            new_height=side[0], new_width=side[1], half=half, taps=taps, CHANNELS=channels, CHUNK=EDGES[0],
+            WIDTH=max(16, power_above(width)), ROWS=max(16, power_above(side[0])),
             COLUMNS=max(16, power_above(side[1])),
         )
     )  # fmt: skip

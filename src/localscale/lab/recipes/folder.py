@@ -23,7 +23,7 @@ STRENGTH = 0.5  # of the scalings that augment and supervise; natural images tol
 FOLDER_METHODS: dict[str, tuple[str, Callable[[str], Method]]] = {
     "sizes": (
         "learn sizes without labels, then fine-tune on canonical forms",
-        lambda mode: SizeEquilibrium(DECConfig(mode=mode)),
+        lambda mode: SizeEquilibrium(DECConfig(mode=mode), learning_steps=1000),
     ),
     "dec": (
         "the paper's DEC at the image, trained by the task",

@@ -119,24 +119,32 @@ def _ablation(key: str, label: str, changes: Changes) -> Line:
     return Line("dec_compose", key, label, changes={"method": {"config": changes}})
 
 
-def _looks(looks: int, settling: int) -> Line:
-    label = f"Size equilibrium, held still, {looks} looks" + (f", {settling} maps a look" if settling > 1 else "")
-    return Line("sizes", f"sizes_looks{looks}", label, changes=_solved_in(looks, settling))
-
-
-def _solved_in(looks: int, settling: int) -> Changes:
+def _solved_in(looks: int, settling: int, *, blocks: int = 2, learning_steps: int | None = None) -> Changes:
     """Return the changes to a size equilibrium that looks ``looks`` times, with ``settling`` maps for each look."""
-    return {"method": {"config": {"network": {"settling": settling}, "solver": {"max_steps": looks}}}}
+    network = {"settling": settling, "blocks": blocks}
+    steps = {} if learning_steps is None else {"learning_steps": learning_steps}
+    return {"method": {"config": {"network": network, "solver": {"max_steps": looks}}, **steps}}
 
 
-DROP_PATH = {"regularization": {"drop_path": 0.1}}
+def _looks(looks: int, settling: int) -> Line:
+    label = f"{SIZES.label}, {looks} looks" + (f", {settling} maps a look" if settling > 1 else "") + ", 4 blocks"
+    return Line("sizes", f"sizes_looks{looks}", label, changes=_four_blocks(looks, settling))
 
 
-def _regularised(strength: float, smoothing: float = 0.0) -> Changes:
-    """Return drop path, label smoothing, and random scaling of canonical forms, which scaled images hardly change."""
+def _four_blocks(looks: int = 6, settling: int = 1) -> Changes:
+    """Return the changes to a size equilibrium of twice as many residual blocks, learned in half as many steps."""
+    return _solved_in(looks, settling, blocks=4, learning_steps=1000)
+
+
+SIZES_LABEL = "Size equilibrium"
+FOUR_BLOCKS = Line("sizes", "sizes_blocks4", f"{SIZES.label}, 4 blocks", changes=_four_blocks())
+# Regularization against overfitting. Scaling an image hardly changes its canonical form, so the form is scaled instead.
+REGULARISED: Changes = {"regularization": {"drop_path": 0.2, "label_smoothing": 0.1}}
+
+
+def _canonical_scaling(strength: float) -> Changes:
     scaling = {"probability": 1.0, "strength": strength, "knots": 4, "family": "separable"}
-    regularization = {"drop_path": 0.1 if not smoothing else 0.2, "label_smoothing": smoothing}
-    return {"regularization": regularization, "method": {"canonical_scaling": scaling}}
+    return {"method": {"canonical_scaling": scaling}}
 
 
 TABLES: dict[str, Table] = {
@@ -170,9 +178,12 @@ TABLES: dict[str, Table] = {
                 f"Aug, long, at {EQUAL_COMPUTE} px (equal compute)",
                 changes={"data": {"image_size": EQUAL_COMPUTE}},
             ),
-            *_lines("dec_joint", "dec_compose_joint", "sizes", "sizes_along", "sizes_tuned"),
+            *_lines("dec_joint", "dec_compose_joint", "sizes"),
+            FOUR_BLOCKS,
+            Line("sizes_along", label=f"{SIZES_LABEL}, learned along, 4 blocks", changes=_solved_in(6, 1, blocks=4)),
             _looks(8, 1),
             _looks(4, 2),
+            Line("sizes_tuned"),
         ),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,
@@ -185,11 +196,20 @@ TABLES: dict[str, Table] = {
         ("deit_tiny",),
         (
             Line("aug_long"),
-            Line("aug_long", "aug_long_drop", "Aug, long, drop path (control)", changes=DROP_PATH),
-            Line("sizes"),
-            Line("sizes", "sizes_drop", "Size equilibrium, drop path", changes=_regularised(2.0)),
-            Line("sizes", "sizes_smooth", "Size equilibrium, smoothing", changes=_regularised(1.0, smoothing=0.1)),
-            Line("sizes_along", "sizes_along_drop", "Size equilibrium, learned along, drop path", changes=DROP_PATH),
+            Line("aug_long", "aug_long_regularised", "Aug, long, regularised (control)", changes=REGULARISED),
+            FOUR_BLOCKS,
+            Line(
+                "sizes",
+                "sizes_scaled",
+                f"{SIZES_LABEL}, canonical forms scaled",
+                changes={"regularization": {"drop_path": 0.1}, **_canonical_scaling(2.0)},
+            ),
+            Line(
+                "sizes",
+                "sizes_regularised",
+                f"{SIZES_LABEL}, regularised",
+                changes={**REGULARISED, **_canonical_scaling(1.0)},
+            ),
         ),
         runs="mnist-sizes-long",
         budgets={"both": Budget(90, 5e-4)},
@@ -250,7 +270,14 @@ TABLES: dict[str, Table] = {
             Line("aug", label="Aug (control)", start="base", budget="more", changes=HALF_AUGMENTED),
             Line("dec", start="base", changes={**HALF_AUGMENTED, "optimization": {"canonicalizer_rate": 1e-4}}),
             Line("dec_compose", start="base", changes=HALF_AUGMENTED),
-            Line("sizes", start="base", budget="more", changes=HALF_AUGMENTED),
+            Line(
+                "sizes",
+                "sizes_blocks4",
+                f"{SIZES.label}, 4 blocks",
+                start="base",
+                budget="more",
+                changes={**HALF_AUGMENTED, **_four_blocks()},
+            ),
             Line("sizes", "sizes_base", "Size equilibrium, from scratch", budget="first", changes=NOT_AUGMENTED),
             Line("sizes", "sizes_more", f"{SIZES.label}, both stages", "sizes_base", "more", HALF_AUGMENTED),
         ),
@@ -272,7 +299,7 @@ TABLES: dict[str, Table] = {
         "The small model of the app: StarNet-S100 from scratch, four times the images",
         "mnist",
         ("starnet_s100",),
-        (Line("aug_long"), Line("sizes", changes=_solved_in(4, 2))),  # few looks, because the app runs on a CPU
+        (Line("aug_long"), Line("sizes", changes=_four_blocks(4, 2))),  # few looks, because the app runs on a CPU
         runs="mnist-shipped",
         budgets={"both": Budget(14, 2e-3)},
         changes={**SMALL, "data": {**SMALL_DATA, "train_count": 24_000}},
