@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,8 @@ from localscale.lab.data.class_folders import ClassFolders, hold_out, leave_out_
 from localscale.lab.data.images import read_image
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.randomness import Draws
-from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least, seed_of
+from localscale.lab.tasks.crops import read_crops
+from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 from localscale.warp import unscale
 
 __all__ = ["FolderData", "FolderTask"]
@@ -134,17 +134,7 @@ class FolderTask(Task):
         )
 
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
-        steps, again = itertools.tee(batches)  # the data loader runs some batches ahead
-        places = (
-            [(i, seed_of(seed, "crop", n)) for i, n in zip(step.images.tolist(), step.samples.tolist(), strict=True)]
-            for step in again
-        )
-        reader: Any = DataLoader(
-            Crops(self.train, self.data),
-            batch_sampler=places,
-            num_workers=self.data.workers,
-        )
-        return zip(steps, reader, strict=True)
+        return read_crops(Crops(self.train, self.data), batches, seed, workers=self.data.workers)
 
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = (tensor.to(device, non_blocking=True) for tensor in loaded)

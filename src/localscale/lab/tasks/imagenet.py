@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,9 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
+from localscale.lab.tasks.crops import read_crops
 from localscale.lab.tasks.folder import as_cropped, central_crop
-from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least, seed_of
+from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 
 __all__ = ["ImageNetData", "ImageNetTask"]
 
@@ -90,10 +90,7 @@ class ImageNetTask(Task):
         return f"{self.train_count:,} training images; {groups:,} test images at {scales} scales each"
 
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
-        steps, again = itertools.tee(batches)  # the data loader runs some batches ahead
-        places = ([(i, seed_of(seed, "crop", n)) for i, n in _pairs(step)] for step in again)
-        reader: Any = DataLoader(self.train, batch_sampler=places, num_workers=self.data.workers)
-        return zip(steps, reader, strict=True)
+        return read_crops(self.train, batches, seed, workers=self.data.workers)
 
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = (tensor.to(device, non_blocking=True) for tensor in loaded)
@@ -174,10 +171,6 @@ class TrainingImages(Dataset[tuple[Tensor, int]]):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             return self.transform(image), label
-
-
-def _pairs(step: Indices) -> Iterator[tuple[int, int]]:
-    return zip(step.images.tolist(), step.samples.tolist(), strict=True)
 
 
 def _describe(classes: tuple[str, ...], others: tuple[str, ...]) -> str:

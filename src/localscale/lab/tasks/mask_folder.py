@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from localscale.lab.data.mask_folders import (
 )
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.randomness import Draws
+from localscale.lab.tasks.crops import read_crops
 from localscale.lab.tasks.mask_metrics import IGNORED, MaskMetrics
 from localscale.lab.tasks.objects import pixel_cross_entropy
 from localscale.lab.tasks.task import (
@@ -39,7 +39,6 @@ from localscale.lab.tasks.task import (
     TaskData,
     Transform,
     check_least,
-    seed_of,
 )
 from localscale.warp import unscale
 
@@ -159,14 +158,7 @@ class MaskFolderTask(Task):
         )
 
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
-        steps, again = itertools.tee(batches)  # the data loader runs some batches ahead
-        places = (
-            [(i, seed_of(seed, "crop", n)) for i, n in zip(step.images.tolist(), step.samples.tolist(), strict=True)]
-            for step in again
-        )
-        crops = MaskCrops(self.train, self.data)
-        reader: Any = DataLoader(crops, batch_sampler=places, num_workers=self.data.workers)
-        return zip(steps, reader, strict=True)
+        return read_crops(MaskCrops(self.train, self.data), batches, seed, workers=self.data.workers)
 
     def images(self, indices: Indices, loaded: Any, device: torch.device) -> tuple[Tensor, Tensor]:
         images, labels = (tensor.to(device, non_blocking=True) for tensor in loaded)
