@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -39,7 +40,15 @@ def accelerator_for(precision: str | None, *, cpu: bool) -> Iterator[Any]:
         precision = "bf16" if torch.cuda.is_bf16_supported() else "no"
     fresh = not PartialState._shared_state
     accelerator = Accelerator(mixed_precision=precision or "no", cpu=cpu)
+    if fresh and accelerator.num_processes > 1:
+        atexit.register(_leave_group)
     try:
         yield accelerator
     finally:
         AcceleratorState._reset_state(reset_partial_state=fresh and accelerator.num_processes == 1)
+
+
+def _leave_group() -> None:
+    """End the process group, whose threads otherwise abort some processes when the program exits."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
