@@ -52,6 +52,19 @@ def test_a_module_that_is_not_there_is_told(folder: Path):
             main(["recipes", *given])
 
 
+@pytest.mark.parametrize(
+    ("line", "error", "said"),
+    [("import nowhere", SystemExit, "nowhere"), ("int('three')", ValueError, "invalid literal")],
+)
+def test_a_fault_inside_the_module_is_not_taken_for_a_wrong_name(
+    line: str, error: type[BaseException], said: str, folder: Path
+):
+    (folder / "faulty.py").write_text(line, encoding="utf-8")
+    with pytest.raises(error, match=said) as raised:
+        main(["recipes", "--import", "faulty"])
+    assert "expected a module that is installed" not in str(raised.value)
+
+
 def test_the_command_that_continues_imports_the_module():
     for given in (["--import", "stripes", "train", "stripes"], ["--import=stripes", "train", "stripes"]):
         assert _how_to_continue(given).endswith(f"localscale {' '.join(given)} --resume")

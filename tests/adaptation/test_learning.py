@@ -1,5 +1,8 @@
 """``learn_sizes``: every kind of data, resuming, and the weights that must not change."""
 
+import itertools
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import localscale as ls
+from localscale.checkpoints import read_state
 from localscale.errors import CheckpointError, ConfigError, DataError
 
 
@@ -102,6 +106,23 @@ def test_a_stopped_run_resumes(tmp_path: Path):
     path.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="not a checkpoint of this size network"):
         ls.learn_sizes(model(), IMAGES, steps=3, checkpoint=path, progress=False)
+
+
+@pytest.mark.parametrize(("presses", "kept"), [(1, 2), (2, 0)])
+def test_ctrl_c_in_the_middle_of_a_step(presses: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first Ctrl-C waits for the end of the step; a second one interrupts at once, and no half step is saved."""
+    calls, step, path = itertools.count(), torch.optim.AdamW.step, tmp_path / "sizes.safetensors"
+
+    def press(optimizer: torch.optim.AdamW) -> None:
+        for _ in range(presses if next(calls) == 1 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        step(optimizer)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", press)
+    with pytest.raises(KeyboardInterrupt):
+        ls.learn_sizes(model(), IMAGES, steps=9, batch_size=4, checkpoint=path, progress=False)
+    assert (read_state(path)["step"] if path.exists() else 0) == kept
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_learned_model_is_saved_and_loaded(tmp_path: Path):

@@ -51,6 +51,28 @@ def test_it_is_that_of_an_image_processor(settings: dict):
     assert torch.allclose(own.transform()(photograph()), expected, atol=0.02)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 32}, "crop_pct": 0.875}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}}),
+        ("ViTImageProcessor", {"size": {"height": 32, "width": 32}, "do_normalize": False}),
+    ],
+)
+def test_processors_that_crop_or_normalise_in_their_own_way(kind: str, settings: dict):
+    processor = getattr(transformers, kind)(**settings)
+    found = Preprocessing.of(processor)
+    assert found is not None
+    expected = processor(photograph(), return_tensors="pt")["pixel_values"][0]
+    mine = found.transform()(photograph())
+    assert mine.shape == expected.shape
+    assert float((mine - expected).abs().mean()) < 0.02
+
+
+def test_a_processor_that_reverses_the_channels_has_no_preprocessing():
+    assert Preprocessing.of(transformers.MobileViTImageProcessor()) is None
+
+
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
 def test_any_kind_of_image_gives_three_channels(mode: str):
     preprocessing = Preprocessing(HALF, HALF, (3, 32, 48))

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -90,6 +92,26 @@ def test_a_size_weight_teaches_the_size_network_along():
     fit(model, loader(), size_weight=1.0)
     assert not same(sizes, copied(model.size_canonicalizer()))
     assert float(model.size_canonicalizer().network.trust) > 0
+
+
+class Features(nn.Module):
+    """A classifier with a module in the middle, whose features can be canonicalized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.middle, self.fc = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.middle(self.stem(x)).mean(dim=(2, 3)))
+
+
+def test_a_size_weight_teaches_size_networks_of_latent_sites():
+    model = ls.adapt(Features(), ls.DECConfig(sites=("middle",), detached=("middle",)), input_size=SIZE)
+    canonicalizer = model.canonicalizers["middle"].requires_grad_(False)
+    before = copied(canonicalizer)
+    fit(model, loader(), size_weight=1.0, epochs=1)  # warnings are errors: this network is taught
+    assert not torch.equal(before["network.head.weight"], canonicalizer.network.head.weight)
+    assert not any(parameter.requires_grad for parameter in canonicalizer.parameters()), "as they were"
 
 
 def test_dictionaries_masks_and_models_without_canonicalizers():
@@ -315,6 +337,29 @@ def test_loaders_that_cannot_be():
         fit(Colours(), [])
     with pytest.raises(DataError, match="val_loader gave no batch"):
         fit(Colours(), loader(), [])
+
+
+class Precision(Colours):
+    """A classifier that remembers whether it ran under autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.half = torch.is_autocast_enabled("cpu")
+        return super().forward(x)
+
+
+def test_every_call_has_its_own_precision(caplog: pytest.LogCaptureFixture):
+    model = Precision()
+    for precision in ("bf16", "no", "bf16"):
+        fit(model, loader(), precision=precision, epochs=1)
+        assert model.half == (precision == "bf16")
+    mine = Accelerator(cpu=True)
+    try:
+        fit(model, loader(), precision="bf16", epochs=1)
+        assert not model.half
+        assert mine.mixed_precision == "no", "a program's own accelerator stays as it is"
+        assert "precision is 'bf16' and cpu True, but this program has an accelerator with 'no' on cpu" in caplog.text
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_progress_prints_a_line_for_every_epoch(capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture):

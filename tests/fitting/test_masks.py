@@ -143,3 +143,39 @@ def test_a_segmenter_that_answers_for_canonical_forms_is_told(images: Tensor, ma
     model.size_canonicalizer().network.trust.fill_(0.5)
     with pytest.warns(UserWarning, match=r'masks.*mode="invariant".*DECConfig\(mode="equivariant"\)'):
         fit(model, images, masks, epochs=1)
+
+
+def test_an_image_without_a_label_that_counts_has_no_accuracy(images: Tensor):
+    model, masks = Pixels(), torch.zeros(4, 16, 16, dtype=torch.long)
+    masks[1:] = 255
+    model.head.weight.data.zero_()
+    model.head.bias.data.copy_(torch.tensor([5.0, -5.0]))
+    assert fit(model, images, masks, epochs=1, learning_rate=0.0).best.metrics["accuracy"] == 1
+
+
+class Single(nn.Module):
+    """A model with one logit for each pixel, or for each image."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__()
+        self.shape, self.head = shape, nn.Conv2d(3, 1, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer = self.head(x)
+        mean = answer.square().mean(dim=(2, 3))
+        return {"masks": answer, "columns": mean, "numbers": mean[:, 0]}[self.shape]
+
+
+@pytest.mark.parametrize("shape", ["masks", "columns", "numbers"])
+def test_a_single_logit_changes_under_scaling(shape: str, images: Tensor):
+    """The softmax of one logit is always 1, and would never change."""
+    torch.manual_seed(0)
+    labels = {"masks": torch.ones(4, 1, 16, 16), "columns": torch.ones(4, 1), "numbers": torch.ones(4)}[shape]
+    own: dict[str, Any] = {"loss": nn.functional.binary_cross_entropy_with_logits, "monitor": "loss"}
+    found = fit(Single(shape), images, labels, epochs=1, learning_rate=0.0, **own)
+    assert found.best.metrics["equivariance_error" if shape == "masks" else "invariance_error"] > 1e-10
+
+
+def test_a_model_without_classes_is_refused(images: Tensor):
+    with pytest.raises(ShapeError, match=r"the model answers with shape \(4,\)"):
+        fit(Single("numbers"), images, torch.zeros(4, dtype=torch.long))

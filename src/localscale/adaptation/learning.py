@@ -20,6 +20,7 @@ from localscale.adaptation.size_sites import features_at, size_canonicalizers, s
 from localscale.conventions import resize
 from localscale.errors import CheckpointError, ConfigError, DataError
 from localscale.files import write_all
+from localscale.stopping import StopRequest
 
 __all__ = ["LearnedSizes", "learn_sizes"]
 
@@ -62,7 +63,8 @@ def learn_sizes(
             for the measurement; a loader that shuffles holds out another batch in each pass.
         steps: optimizer steps.
         batch_size: images per step; a loader's batches stay as they are.
-        checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C.
+        checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C,
+            which stops between two steps.
         progress: show a progress bar.
 
     >>> import timm, localscale as ls
@@ -82,27 +84,32 @@ def learn_sizes(
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     done = _read(path, network, optimizer) if path is not None and path.exists() else 0
     bar = tqdm(total=steps, initial=min(done, steps), desc="sizes", unit="step", disable=not progress)
+    updating = False  # whether a step has begun and not ended
     try:
-        with bar:
+        with bar, StopRequest() as stop:
             for step in range(done, steps):
                 for group in optimizer.param_groups:
                     group["lr"] = _rate(step, steps)
-                found = size_losses(model, next(batches).to(weight.device)).values()
+                batch = next(batches).to(weight.device)
+                stop.check()
+                updating = True
+                found = size_losses(model, batch).values()
                 optimizer.zero_grad(set_to_none=True)
                 torch.stack([site.loss for site in found]).sum().backward()
                 nn.utils.clip_grad_norm_(network.parameters(), CLIP)
                 optimizer.step()
-                done = step + 1
+                done, updating = step + 1, False
                 if step % 20 == 0:
                     bar.set_postfix(error=f"{_mean([site.error for site in found]):.3f}", refresh=False)
                 bar.update()
                 if path is not None and done % SAVE_EVERY == 0:
                     _write(path, network, optimizer, done)
+            stop.check()
     finally:
         for parameter, asks in zip(network.parameters(), needed, strict=True):
             parameter.requires_grad_(asks)
             parameter.grad = None
-        if path is not None and done:
+        if path is not None and done and not updating:
             _write(path, network, optimizer, done)
     return _measure(model, held_out.to(weight.device), done)
 

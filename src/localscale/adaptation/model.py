@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localscale.adaptation.answers import has_places, scale_answer, unscale_labels
+from localscale.adaptation.answers import scale_answer
+from localscale.adaptation.arguments import find_images, first_weight, unscale_arguments
 from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.adaptation.state import DESCRIPTION, as_tensor, checksums, plain_state
-from localscale.adaptation.wrapper import AdaptedSite, replace_feature, split_feature
+from localscale.adaptation.wrapper import AdaptedSite, replace_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.conventions import resize
 from localscale.errors import ConfigError, LocalScaleError, ShapeError, SiteError
-from localscale.maps.base import Map
 from localscale.warp import unscale
 
 __all__ = ["AdaptedModel", "adapt"]
@@ -90,7 +89,7 @@ class AdaptedModel(nn.Module):
         self.adapted: dict[str, AdaptedSite] = {}  # not a ModuleDict: these modules belong to the base
         self.training = base.training
         self.register_load_state_dict_pre_hook(_allow_no_description)
-        device = _first_weight(base).device
+        device = first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
         for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
             if site.path == INPUT:
@@ -152,7 +151,7 @@ class AdaptedModel(nn.Module):
             args = (pixel_values, *args)
         if labels is not None:
             kwargs["labels"] = labels
-        key, images = self._images(args, kwargs)
+        key, images = find_images(self.base, self.input_name, self.input_size[0], args, kwargs)
         report: dict[str, SiteReport] = {}
         if self.channel.disabled:
             output = self.base(*args, **kwargs)
@@ -164,7 +163,7 @@ class AdaptedModel(nn.Module):
         self, key: int | str, images: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, SiteReport]]:
         batched = isinstance(images, Tensor)
-        current = Pass(images if batched else self._resized(images))
+        current = Pass(images if batched else self._as_batch(images))
         outer, self.channel.current = self.channel.current, current
         try:
             if self.input_canonicalizer is None:
@@ -176,7 +175,7 @@ class AdaptedModel(nn.Module):
             else:
                 canonical = type(images)(unscale(image[None], m[index])[0] for index, image in enumerate(images))
             args, kwargs = replace_feature(args, kwargs, key, canonical)
-            args, kwargs = self._canonical_labels(args, kwargs, m, images)
+            args, kwargs = unscale_arguments(self.input_names, args, kwargs, m, images, self.dec_config.mode)
             output = self._call_base(current, args, kwargs)
         finally:
             self.channel.current = outer
@@ -184,25 +183,7 @@ class AdaptedModel(nn.Module):
             output = scale_answer(output, m, images)
         return output, current.report
 
-    def _canonical_labels(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], m: Map, images: Any
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        named = [*zip(self.input_names, args, strict=False), *kwargs.items()]
-        for index, (name, value) in enumerate(named):
-            if not has_places(name, value):
-                continue
-            if self.dec_config.mode == "invariant":
-                warnings.warn(
-                    f'{name} have places in the image, but with mode="invariant" the base model compares them with its '
-                    'canonical form; adapt the model with DECConfig(mode="equivariant")',
-                    stacklevel=5,
-                )
-                continue
-            key = index if index < len(args) else name
-            args, kwargs = replace_feature(args, kwargs, key, unscale_labels(value, m, images))
-        return args, kwargs
-
-    def _resized(self, images: Sequence[Tensor]) -> Tensor:
+    def _as_batch(self, images: Sequence[Tensor]) -> Tensor:
         """Return images of any sizes as a batch in which canonicalizers find maps; a map is for all sizes."""
         if self.dec_config.source == "image" and self.adapted:
             raise SiteError(
@@ -225,36 +206,6 @@ class AdaptedModel(nn.Module):
                 f"{type(self.base).__name__} did not take {height}×{width} images ({error}); "
                 f"it was adapted with {self.input_size[1]}×{self.input_size[2]}"
             ) from error
-
-    def _images(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, Any]:
-        """Return the images, a tensor or a sequence of tensors, and their position or name among the arguments."""
-        named = {self.input_name: kwargs[self.input_name]} if self.input_name in kwargs else kwargs
-        key, first = (0, args[0]) if args else next(iter(named.items()), ("", None))
-        if isinstance(first, list | tuple) and first and all(isinstance(image, Tensor) for image in first):
-            for image in first:
-                self._check(image, f"({self.input_size[0]}, height, width)")
-            return key, first
-        found = split_feature(args, named)
-        if found is None:
-            raise ShapeError(
-                "the model was called without an image tensor; expected a (batch, channels, height, width) tensor"
-            )
-        self._check(found[1], f"(batch, {self.input_size[0]}, height, width)")
-        return found
-
-    def _check(self, image: Tensor, expected: str) -> None:
-        if image.dim() != expected.count(",") + 1 or image.shape[-3] != self.input_size[0]:
-            raise ShapeError(f"images have shape {tuple(image.shape)}; expected {expected}")
-        if not image.is_floating_point():
-            raise ShapeError(
-                f"images have dtype {image.dtype}; expected floating-point images, normalised as for the backbone"
-            )
-        weight = _first_weight(self.base)
-        if weight.numel() and weight.dtype != image.dtype and not torch.is_autocast_enabled(image.device.type):
-            raise ShapeError(
-                f"images are {image.dtype} and {type(self.base).__name__} is {weight.dtype}; "
-                f"call it with images.to({weight.dtype}), or inside torch.autocast"
-            )
 
     def size_loss(self, images: Tensor) -> Tensor:
         """Return the loss that teaches every ``SizeNetwork`` the sizes of things in ``images``, without labels.
@@ -341,7 +292,7 @@ class AdaptedModel(nn.Module):
         """
         from localscale.adaptation.storage import describe_state
 
-        return as_tensor(describe_state(self), _first_weight(self.base).device)
+        return as_tensor(describe_state(self), first_weight(self.base).device)
 
     def set_extra_state(self, state: Any) -> None:
         """Ignore the description: it says how to build a model, and this one is built."""
@@ -421,10 +372,6 @@ class AdaptedModel(nn.Module):
         if isinstance(source, str) and not folder.exists() and HUB_ID.fullmatch(source):
             folder = download(source, FILES, revision=revision, token=token)
         return load(folder, base_model, token=token)
-
-
-def _first_weight(model: nn.Module) -> Tensor:
-    return next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
 
 
 def _allow_no_description(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

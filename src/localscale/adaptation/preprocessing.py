@@ -23,6 +23,7 @@ __all__ = ["Preprocessing"]
 RESAMPLING = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # and Pillow's numbers of them
 INTERPOLATIONS = tuple(RESAMPLING)
 PROCESSOR = "preprocessor_config.json"
+CROPPED_BELOW = 384  # pixels, in transformers' processor of ConvNeXt
 SECONDS = 3  # to wait for the hub
 logger = logging.getLogger(__name__)
 
@@ -167,15 +168,27 @@ class Preprocessing:
 
 
 def _of_processor(processor: Any, input_size: tuple[int, int, int] | None) -> Preprocessing | None:
+    """Return the preprocessing of an image processor, or None if it does what ``Preprocessing`` cannot express."""
+    if getattr(processor, "do_flip_channel_order", False) or getattr(processor, "rescale_offset", False):
+        return None  # BGR instead of RGB, or values from -1
     size: Any = dict(processor.size)
     names = {number: name for name, number in RESAMPLING.items()}
     interpolation = names.get(int(processor.resample), "bicubic")
     mean, std = processor.image_mean, processor.image_std
+    if not getattr(processor, "do_normalize", True):
+        channels = len(mean or (0, 0, 0))
+        mean, std = channels * (0.0,), channels * (1.0,)
+    if not mean or not std:
+        return None
     crop_size = dict(processor.crop_size) if getattr(processor, "do_center_crop", False) else None
     if size.get("shortest_edge"):
         sides = crop_size or {"height": size["shortest_edge"], "width": size["shortest_edge"]}
         own = (len(mean), sides["height"], sides["width"])
         crop = min(1.0, sides["height"] / size["shortest_edge"])
+        if getattr(processor, "crop_pct", None):  # ConvNeXt's: a crop below 384 px, both sides resized from there on
+            small = size["shortest_edge"] < CROPPED_BELOW
+            crop = processor.crop_pct if small else 1.0
+            return Preprocessing(mean, std, input_size or own, interpolation, crop, keep_ratio=small)
         return Preprocessing(mean, std, input_size or own, interpolation, crop)
     if size.get("height"):
         sides = crop_size or size

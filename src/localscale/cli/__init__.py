@@ -78,12 +78,14 @@ def _import_modules(names: list[str]) -> None:
     if names and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for name in names:
+        expected = "expected a module that is installed or in this folder, without .py"
+        if not name or name.startswith((".", "-")):
+            raise ConfigError(f"--import {name!r} names no module; {expected}")
         try:
             import_module(name)
-        except (ImportError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"--import {name}: {error}; expected a module that is installed or in this folder, without .py"
-            ) from error
+        except ImportError as error:  # other errors are faults of the module, and their traceback shows where
+            missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
+            raise ConfigError(f"--import {name}: {error}{f'; {expected}' if missing else ''}") from error
 
 
 def _run(given: list[str]) -> None:

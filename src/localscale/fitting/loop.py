@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from localscale.adaptation import AdaptedModel
 from localscale.errors import ConfigError, DataError, TrainingError
+from localscale.fitting.accelerator import accelerator_for
 from localscale.fitting.batches import images_and_labels, logits_of
 from localscale.fitting.folder import FitFolder, Progress
 from localscale.fitting.parameters import held, parameter_groups
@@ -112,8 +113,8 @@ def fit(
         raise ConfigError(f"patience is {patience}; expected at least 1, and a val_loader to measure on")
     _length(train_loader)
     warn_about_teaching(model, size_weight=size_weight, own_loss=loss is not None)
-    with held(model, size_weight):
-        fitting = _Fitting(model, settings, loss, (train_loader, val_loader), precision, cpu=cpu)
+    with held(model, size_weight), accelerator_for(precision, cpu=cpu) as accelerator:
+        fitting = _Fitting(model, settings, loss, (train_loader, val_loader), accelerator)
         folder = None if out is None else FitFolder(Path(out), settings, fitting.steps)
         return fitting.run(folder, patience, callbacks, scaling, progress=progress)
 
@@ -152,12 +153,9 @@ class _Fitting:
         settings: FitSettings,
         own_loss: Loss | None,
         loaders: tuple[Iterable[Any], Iterable[Any] | None],
-        precision: str | None,
-        *,
-        cpu: bool,
+        accelerator: Any,
     ) -> None:
-        self.model, self.settings, self.own_loss = model, settings, own_loss
-        self.accelerator = _accelerator(precision, cpu=cpu)
+        self.model, self.settings, self.own_loss, self.accelerator = model, settings, own_loss, accelerator
         self.main = self.accelerator.is_main_process
         self.train, self.val = (self.accelerator.prepare(loader) for loader in loaders)
         self.steps = _length(self.train)  # of this process
@@ -366,14 +364,3 @@ def _length(loader: Any) -> int:
     if not length:
         raise DataError("train_loader has no batch; it needs at least as many images as its batch size (drop_last?)")
     return length
-
-
-def _accelerator(precision: str | None, *, cpu: bool) -> Any:
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-
-    if precision is None and torch.cuda.is_available() and not cpu:
-        precision = "bf16" if torch.cuda.is_bf16_supported() else "no"
-    if AcceleratorState._shared_state:  # the program has an accelerator already, and there can be one only
-        return Accelerator()
-    return Accelerator(mixed_precision=precision or "no", cpu=cpu)

@@ -1,4 +1,4 @@
-"""Which parameters ``fit`` trains, and at which rates."""
+"""Choose the parameters that ``fit`` trains, and their learning rates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 
 from localscale.adaptation import AdaptedModel
+from localscale.adaptation.size_sites import size_canonicalizers
+from localscale.canonicalizer import Canonicalizer
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.errors import ConfigError
 from localscale.fitting.settings import FitSettings
@@ -20,22 +22,20 @@ HEADS = ("get_classifier", "classifier", "fc", "head")
 
 @contextlib.contextmanager
 def held(model: nn.Module, size_weight: float) -> Iterator[None]:
-    """Hold size networks still unless they are taught, and give their parameters back as they were."""
+    """Train all size networks if ``size_weight`` is not 0, else none of them; afterwards restore ``requires_grad``."""
     if size_weight and not isinstance(model, AdaptedModel):
         raise ConfigError("size_weight is for adapted models; call ls.adapt first, or leave it out")
-    if size_weight:
-        assert isinstance(model, AdaptedModel)
-        model.size_canonicalizer().requires_grad_(True)
-    fixed: list[tuple[nn.Parameter, bool]] = []
-    for canonicalizer in model.canonicalizers.values() if isinstance(model, AdaptedModel) and not size_weight else ():
-        if isinstance(canonicalizer.network, SizeEstimator):
-            fixed += [(parameter, parameter.requires_grad) for parameter in canonicalizer.parameters()]
-    for parameter, _ in fixed:
-        parameter.requires_grad_(False)
+    found: list[Canonicalizer] = []
+    if isinstance(model, AdaptedModel):
+        sized = (c for c in model.canonicalizers.values() if isinstance(c.network, SizeEstimator))
+        found = list(size_canonicalizers(model).values() if size_weight else sized)
+    before = [(parameter, parameter.requires_grad) for each in found for parameter in each.parameters()]
+    for parameter, _ in before:
+        parameter.requires_grad_(size_weight > 0)
     try:
         yield
     finally:
-        for parameter, asked in fixed:
+        for parameter, asked in before:
             parameter.requires_grad_(asked)
 
 

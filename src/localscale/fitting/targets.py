@@ -32,7 +32,7 @@ def classes_of(logits: Tensor, labels: Tensor) -> Tensor | None:
     Probabilities become the most probable class. Masks may be ``(B, H, W)`` or ``(B, 1, H, W)``, of any whole type;
     their label 255 becomes -100, which does not count, unless the model has so many classes.
     """
-    if logits.shape[1] < 2:
+    if logits.dim() < 2 or logits.shape[1] < 2:
         return None
     if labels.is_floating_point():
         return labels.argmax(1) if labels.shape == logits.shape else None
@@ -76,9 +76,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, size: tuple[int, int]) -> Tens
 
 def check_classes(logits: Tensor, labels: Tensor) -> None:
     """Raise ``DataError`` unless class numbers fit the logits; a GPU would report them with an assertion only."""
-    number = logits.shape[1]
-    if labels.is_floating_point():
+    if labels.is_floating_point() or logits.dim() < 2:  # the loss refuses these if they do not fit
         return
+    number = logits.shape[1]
     labels = labels.long()  # in uint8, -100 would be 156
     known = labels[(labels != IGNORED) & ((labels != VOID) | (logits.dim() != 4))]
     if len(known) and (int(known.min()) < 0 or int(known.max()) >= number):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
-from localscale.canonicalizer import INPUT
 from localscale.canonicalizer.sizes import SizeEstimator
 
 __all__ = ["Gradients", "least_head_rate", "warn_about_masks", "warn_about_teaching"]
@@ -26,7 +25,7 @@ def warn_about_teaching(model: nn.Module, *, size_weight: float, own_loss: bool)
     for path, canonicalizer in model.canonicalizers.items():
         network = canonicalizer.network
         if isinstance(network, SizeEstimator):
-            if float(network.trust) == 0 and not (size_weight and path == INPUT):
+            if float(network.trust) == 0 and not size_weight:
                 warnings.warn(
                     f"the size network at {path} has not learned sizes, so the model ignores them: call "
                     "ls.learn_sizes(model, train_loader) first, or pass size_weight=1.0 to learn them along",

@@ -43,7 +43,7 @@ def validate(
         model.train(training)
     if not values:
         raise DataError("val_loader gave no batch; expected a loader that can be iterated over again and again")
-    return {name: float(torch.cat(each).mean()) for name, each in values.items()}
+    return {name: _mean(name, torch.cat(each)) for name, each in values.items()}
 
 
 def _measure(
@@ -71,12 +71,24 @@ def _measure(
         if classes is not None:
             counted = (classes != IGNORED).float().reshape(len(classes), -1)
             right = (stretched.argmax(1) == classes).float().view_as(counted) * counted
-            found["accuracy"] = right.sum(dim=1) / counted.sum(dim=1).clamp_min(1)
+            found["accuracy"] = right.sum(dim=1) / counted.sum(dim=1)  # NaN for an image without a label that counts
+        one, two = _probabilities(logits), _probabilities(scaled)
         if logits.dim() == 4:
-            errors = equivariance_errors(logits.softmax(1), scaled.softmax(1), u.inverse(), "squared")
-            found["equivariance_error"] = errors.mean(dim=(1, 2))
+            found["equivariance_error"] = equivariance_errors(one, two, u.inverse(), "squared").mean(dim=(1, 2))
         else:
-            found["invariance_error"] = distance(logits.softmax(1), scaled.softmax(1), "squared", dim=1)
+            found["invariance_error"] = distance(one, two, "squared", dim=1)
         for name, each in found.items():
             values.setdefault(name, []).append(accelerator.gather_for_metrics(each.contiguous()))
     return values
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    """Return the softmax over classes ``(B, K, …)``, or the sigmoid of a single logit, whose softmax is always 1."""
+    if logits.dim() == 1:
+        logits = logits[:, None]
+    return logits.softmax(1) if logits.shape[1] > 1 else logits.sigmoid()
+
+
+def _mean(name: str, values: Tensor) -> float:
+    """Return the mean over images; images without a label that counts have no accuracy (0 if there are no others)."""
+    return float(values.nanmean().nan_to_num() if name == "accuracy" else values.mean())

@@ -40,7 +40,7 @@ def test_it_starts_as_the_backbone_and_learns_sizes_before_training():
 def test_sizes_that_nothing_teaches_are_told(changes: dict, told: bool, caplog: pytest.LogCaptureFixture):
     method = dataclasses.replace(METHOD, **changes)
     assert method.prepare(method.build(vit()), [images()], progress=False) is None
-    assert ("raise --method.learning-steps 0 (default 1000)" in caplog.text) == told
+    assert ("raise --method.learning-steps 0 (default 2000)" in caplog.text) == told
 
 
 @pytest.mark.parametrize("along", [0.0, 1.0])
@@ -53,6 +53,14 @@ def test_the_size_network_is_held_still_or_learns_along(along: float):
     assert any(reached) == bool(along)
     assert ("sizes" in found) == bool(along)
     assert {"input/residual", "input/steps", "input/displacement"} <= set(found)
+
+
+@pytest.mark.parametrize("along", [0.0, 1.0])
+def test_the_size_networks_of_all_sites_are_held_still_or_learn_along(along: float):
+    config = dataclasses.replace(CONFIG, sites=("input", "blocks.0"))
+    model = dataclasses.replace(METHOD, config=config, along=along).build(vit())
+    trained = {path: any(p.requires_grad for p in c.parameters()) for path, c in model.canonicalizers.items()}
+    assert trained == {"input": bool(along), "blocks.0": bool(along)}
 
 
 def test_canonical_forms_are_scaled_at_random():

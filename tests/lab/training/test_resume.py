@@ -93,6 +93,22 @@ def test_ctrl_c_stops_after_the_step_and_loses_nothing(
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
+def test_a_step_that_was_cut_in_half_is_not_saved(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A second Ctrl-C interrupts at once; the checkpoint stays that of the last epoch."""
+    recipe, run, step = recipe_of(digits, "plain"), Run(tmp_path / "run"), Loop._take_step
+    calls = itertools.count()
+
+    def press(loop: Loop, *batch: Any) -> Any:
+        for _ in range(2 if next(calls) == STEPS + 1 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(loop, *batch)
+
+    monkeypatch.setattr(Loop, "_take_step", press)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, run.folder, cpu=True, checkpoint_seconds=0)
+    assert read_state(run.checkpoint)["position"]["step"] == STEPS
+
+
 SIZES = SizeEquilibrium(
     DECConfig(knots=4, network=SizeNetwork(width=8, blocks=0), solver=Picard(2, 1e-3, fixed_steps=True)),
     learning_steps=7,

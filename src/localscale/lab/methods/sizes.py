@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel, adapt, learn_sizes
+from localscale.adaptation.size_sites import size_canonicalizers
 from localscale.canonicalizer import DECConfig, SiteReport, SizeNetwork
 from localscale.canonicalizer.site import INPUT
 from localscale.errors import ConfigError
@@ -59,7 +60,8 @@ class SizeEquilibrium(Method):
     def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> AdaptedModel:
         model = adapt(backbone, self.config, input_size=input_size)
         if not self.along:
-            model.size_canonicalizer().requires_grad_(False)
+            for canonicalizer in size_canonicalizers(model).values():
+                canonicalizer.requires_grad_(False)
         return model
 
     def prepare(
@@ -69,12 +71,16 @@ class SizeEquilibrium(Method):
         found = None
         if self.learning_steps:
             found = learn_sizes(model, batches, steps=self.learning_steps, checkpoint=checkpoint, progress=progress)
-        if not self.along and float(model.size_canonicalizer().network.trust) == 0:
-            logger.warning(
-                "the size network has not learned sizes, so the model is trained and used as if it had none: raise "
-                "--method.learning-steps %d (default 1000), or learn sizes along with the task (--method.along 1)",
-                self.learning_steps,
-            )
+        for path, canonicalizer in size_canonicalizers(model).items():
+            if not self.along and float(canonicalizer.network.trust) == 0:
+                logger.warning(
+                    "the size network at %s has not learned sizes, so the model is trained and used as if it had none: "
+                    "raise --method.learning-steps %d (default %d), or learn sizes along with the task "
+                    "(--method.along 1)",
+                    path,
+                    self.learning_steps,
+                    SizeEquilibrium.learning_steps,
+                )
         return None if found is None else dataclasses.asdict(found)
 
     def losses(

@@ -66,13 +66,12 @@ class _Unlabelled:
 
     ``learn_sizes`` asks once for a batch to measure on, and then makes pass after pass without this first batch. The
     random numbers of a step depend on its pass and batch, and ``done`` steps are skipped, so that learning continues
-    as if it had never stopped. After Ctrl-C the next batch raises ``KeyboardInterrupt``, so that no step is cut.
+    as if it had never stopped.
     """
 
     loop: Loop
     batches: Batches
     done: int = 0
-    stop: StopRequest | None = None
     kept: list[Any] = field(default_factory=list)
     passes: int = 0
 
@@ -91,8 +90,6 @@ class _Unlabelled:
             if task.from_files and whole and not self.kept:
                 read.append((indices, loaded))
             images = task.normalise(task.images(indices, loaded, device)[0])
-            if self.stop is not None and self.stop.requested:
-                raise KeyboardInterrupt
             set_seed(seed_of(seed, "sizes", number, indices.step))
             yield images
         self.kept = self.kept or read
@@ -152,20 +149,21 @@ class Loop:
         norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
         self._statistics = [buffer for norm in norms for buffer in norm.buffers()]
         self._update: Callable[..., dict[str, Tensor]] = Replayed(self._take_step) if replayed else self._take_step
+        self.updating = False  # whether a step has begun and not ended
 
     @property
     def total_steps(self) -> int:
         """Number of steps of the whole run."""
         return self.recipe.optimization.epochs * self.batches.per_epoch
 
-    def unlabelled(self, done: int = 0, stop: StopRequest | None = None) -> Iterable[Tensor]:
+    def unlabelled(self, done: int = 0) -> Iterable[Tensor]:
         """Return the normalised training images in batches; they can be iterated over again and again.
 
-        ``done`` is the number of steps that an interrupted preparation has taken, and ``stop`` interrupts it.
+        ``done`` is the number of steps that an interrupted preparation has taken.
         """
         size = 64 if self.task.from_files else 256  # photographs take longer to load, and sizes need no large batch
         batches = Batches(self.task.train_count, min(size, self.task.train_count), self.recipe.seed)
-        return _Unlabelled(self, batches, done, stop)
+        return _Unlabelled(self, batches, done)
 
     def prepare(self, *, progress: bool, checkpoint: Path | None = None) -> dict[str, Any] | None:
         """Let the method prepare the model in the main process; the other processes wait and get its weights.
@@ -175,11 +173,8 @@ class Loop:
         found = None
         if self.accelerator.is_main_process:
             done = read_state(checkpoint)["step"] if checkpoint is not None and checkpoint.exists() else 0
-            with StopRequest(self.shard.world == 1) as stop:
-                batches = self.unlabelled(done, stop)
-                found = self.recipe.method.prepare(self.model, batches, progress=progress, checkpoint=checkpoint)
-            if stop.requested:
-                raise KeyboardInterrupt
+            batches = self.unlabelled(done)
+            found = self.recipe.method.prepare(self.model, batches, progress=progress, checkpoint=checkpoint)
         for tensor in self.model.state_dict().values():
             tensor.copy_(broadcast(tensor))
         return found
@@ -199,9 +194,12 @@ class Loop:
         with bar, memory_advice(self.recipe.optimization.batch_size), StopRequest(self.shard.world == 1) as stop:
             steps = self.batches.steps(self.position.step, self.total_steps)
             for indices, loaded in self.task.load(steps, self.recipe.seed):
-                sums.add(self.one_step(indices.step, indices.samples, self.task.images(indices, loaded, self.device)))
-                bar.update()
+                images = self.task.images(indices, loaded, self.device)
+                self.updating = True
+                sums.add(self.one_step(indices.step, indices.samples, images))
                 self.position.step = indices.step + 1
+                self.updating = False
+                bar.update()
                 if self.position.step % self.batches.per_epoch == 0:
                     epoch = self._finish_epoch(sums, started)
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)

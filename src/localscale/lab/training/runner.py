@@ -151,7 +151,7 @@ def _train(
     try:
         loop.run(after_epoch, progress=progress)
     except KeyboardInterrupt:
-        if accelerator.num_processes == 1:  # several processes stop at different steps
+        if accelerator.num_processes == 1 and not loop.updating:  # several processes stop at different steps
             save()
         raise
     if accelerator.is_main_process:
