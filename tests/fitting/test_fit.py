@@ -348,6 +348,7 @@ class Precision(Colours):
 
 
 def test_every_call_has_its_own_precision(caplog: pytest.LogCaptureFixture):
+    AcceleratorState._reset_state(reset_partial_state=True)  # a run of another test may have left its own
     model = Precision()
     for precision in ("bf16", "no", "bf16"):
         fit(model, loader(), precision=precision, epochs=1)

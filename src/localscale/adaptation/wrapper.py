@@ -60,7 +60,7 @@ class AdaptedSite(nn.Module):
             return getattr(super().__getattr__("wrapped"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.channel.disabled:
+        if self.channel.disabled and self.channel.recorded is None:
             return self.wrapped(*args, **kwargs)
         found = split_feature(args, kwargs)
         if found is None:

@@ -175,8 +175,9 @@ class Loop:
             done = read_state(checkpoint)["step"] if checkpoint is not None and checkpoint.exists() else 0
             batches = self.unlabelled(done)
             found = self.recipe.method.prepare(self.model, batches, progress=progress, checkpoint=checkpoint)
-        for tensor in self.model.state_dict().values():
-            tensor.copy_(broadcast(tensor))
+        with torch.no_grad():
+            for tensor in (*self.model.parameters(), *self.model.buffers()):
+                tensor.copy_(broadcast(tensor))
         return found
 
     def restore(self, position: Position) -> None:
