@@ -56,8 +56,9 @@ class ImageNetOptions:
     classifier_weights: Path | None = None
     """For evidence: safetensors file with the classifier's weights; timm's pretrained weights by default."""
     boxes: Path | None = None
-    """For --detector given: JSON file {"class/image.jpg": [left, top, right, bottom]}, or a folder like --masks; by
-    default --masks itself."""
+    """For --detector given: CSV file with the columns image,left,top,right,bottom in fractions of the image (of several
+    rows for one image the largest box is used), JSON file {"class/image.jpg": [left, top, right, bottom]} in pixels, or
+    a folder like --masks; by default --masks itself."""
     sam_model: str = "facebook/sam-vit-base"
     """For sam: model on the Hugging Face hub, or a local folder."""
     sam_encoder: Path | None = None
