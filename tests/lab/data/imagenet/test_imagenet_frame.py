@@ -169,7 +169,7 @@ def test_labelled_photographs_are_kept_at_full_size(tmp_path: Path):
         scales=(0.7, 1.3),
     )
     summary = generate(imagenet_job(options), tmp_path / "out")
-    assert summary.images >= 2 * 5
+    assert summary.images >= 2 * 7
     dataset = LocallyScaledImageNet(tmp_path / "out")
     for position in range(0, len(dataset), 2):
         with Image.open(options.images / dataset.written.records[position]["source"]) as source:

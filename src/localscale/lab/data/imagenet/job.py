@@ -29,7 +29,7 @@ from localscale.lab.data.images import encode_image, encode_mask, read_image
 __all__ = ["KIND", "Detected", "Filled", "Read", "Segmented", "imagenet_job"]
 
 KIND = "imagenet"
-PIXEL_VERSION = 1  # increase it whenever the same settings give other pixels
+PIXEL_VERSION = 2  # increase it whenever the same settings give other pixels
 SMALLEST = 32  # shorter side in pixels; in a smaller image the soft edge would cover most of the object
 CHUNK = 8  # source images, which take some seconds
 
