@@ -17,9 +17,9 @@ from tqdm import tqdm
 from benchmarks.pets_runs import SHARES, SMALLER, VAL
 from localscale.errors import DataError
 from localscale.files import write_whole
-from localscale.lab.data.boxes import Box, bounding_box
+from localscale.lab.data.boxes import bounding_box
 from localscale.lab.data.imagenet.compositing import composite, cut_out, soften_rim
-from localscale.lab.data.imagenet.masks import hole_around
+from localscale.lab.data.imagenet.masks import Sides, hole_around
 from localscale.lab.data.imagenet.options import ImageNetOptions
 from localscale.lab.data.imagenet.registries import INPAINTERS
 from localscale.lab.data.images import read_image, read_labels
@@ -59,8 +59,8 @@ def shrink_animal(pixels: np.ndarray, trimap: np.ndarray, fill: Fill, scale: flo
     wide, animal = trimap >= BORDER, animal_mask(trimap)
     hole = hole_around(wide, MARGIN)
     background = soften_rim(pixels, fill(pixels, hole), hole, wide)
-    x, y = fixed_point(animal)
-    cutout = dataclasses.replace(cut_out(pixels, animal), box=Box(x - 1, y - 1, x + 1, y + 1))
+    # The published numbers come from this fixed point and from an animal that ends at the frame.
+    cutout = dataclasses.replace(cut_out(pixels, animal), anchor=fixed_point(animal), sides=Sides())
     return composite(background, cutout, scale)[0]
 
 

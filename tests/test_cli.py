@@ -55,7 +55,9 @@ def test_a_dataset_without_images_is_an_error(tmp_path: Path, capsys: pytest.Cap
     arguments += ["--boxes", str(tmp_path / "boxes.json"), "--segmenter", "grabcut", "--inpainter", "telea"]
     with pytest.raises(SystemExit, match="localscale: every item was skipped"):
         main(["data", "imagenet", *arguments])
-    assert "skipped 1: the image cannot be read" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "kept 0 of 1 items (0.0%)" in printed
+    assert "skipped 1: the image cannot be read" in printed
 
 
 def test_ctrl_c_is_a_sentence_and_status_130(

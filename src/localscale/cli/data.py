@@ -105,7 +105,10 @@ def write_dataset(job: Job, output: Output) -> None:
         progress=True,
     )
     print(f"{summary.images:,} images in {output.out}")
-    for reason, count in sorted(summary.skipped.items(), key=lambda entry: -entry[1]):
+    if summary.skipped:
+        kept = job.size - sum(summary.skipped.values())
+        print(f"  kept {kept:,} of {job.size:,} items ({kept / job.size:.1%})")
+    for reason, count in summary.skipped.items():
         print(f"  skipped {count:,}: {reason}")
     if not summary.images:
         raise DataError("every item was skipped, for the reasons above; change the options and use another --out")

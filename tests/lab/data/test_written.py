@@ -24,6 +24,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_files_and_groups(written: Path) -> None:
     dataset = WrittenDataset(written, "toy")
     assert (len(dataset), len(dataset.skipped), dataset.settings) == (16, 1, {"seed": 0})
+    assert list(dataset.reasons().values()) == [1]
     assert dataset.read(1, "mask.txt") == b"\x01"
     assert dataset.read(15, "txt").startswith(b"b")
     assert list(dataset.groups()) == [0, 2, 4, 8, 10, 12, 14, 16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,10 @@ class WrittenDataset:
             raise DataError(
                 f"{name} of {self.root} cannot be read ({error.strerror}); write the dataset again"
             ) from error
+
+    def reasons(self) -> dict[str, int]:
+        """Return the number of skipped items by reason, the most frequent reason first."""
+        return dict(Counter(record["skipped"] for record in self.skipped).most_common())
 
     def groups(self) -> dict[int, list[int]]:
         """Return the positions of the images of each group, which differ in scale only, by the group's number."""

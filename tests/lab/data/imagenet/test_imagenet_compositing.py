@@ -8,7 +8,7 @@ from photographs import RED, SKY, disc, paint
 
 from localscale.lab.data.boxes import bounding_box
 from localscale.lab.data.imagenet.compositing import composite, cut_out, soften_rim
-from localscale.lab.data.imagenet.masks import check_mask, hole_around
+from localscale.lab.data.imagenet.masks import check_inside, hole_around
 
 SCALES = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 BLOB = disc(128, 112, 18, (60, 50)) | disc(128, 112, 9, (80, 60))  # asymmetric, so that a wrong centre is noticed
@@ -142,13 +142,13 @@ def test_the_rim_is_blended_without_a_seam():
     assert np.abs(np.diff(row)).max() <= 60, "the step of 100 is spread over the rim"
 
 
-def test_masks_near_the_frame():
-    assert check_mask(disc(), SCALES) is None
-    assert check_mask(disc(centre=(27, 40)), SCALES) is None
+def test_objects_that_must_stay_inside_the_frame():
+    assert check_inside(disc(), SCALES) is None
+    assert check_inside(disc(centre=(27, 40)), SCALES) is None
     touching = disc(centre=(20, 40))
-    assert check_mask(touching, (0.7, 1.0)).reason == "the object touches the frame and may be cut by it"
-    assert check_mask(touching, (1.0,)) is None
+    assert check_inside(touching, (0.7, 1.0)).reason == "the object touches the frame and may be cut by it"
+    assert check_inside(touching, (1.0,)) is None
     edge = np.zeros((100, 100), bool)
     edge[15:85, 15:85] = True
-    assert check_mask(edge, (0.7, 1.42)) is None, "70 pixels grow to 99.4"
-    assert check_mask(edge, (0.7, 1.43)) is not None
+    assert check_inside(edge, (0.7, 1.42)) is None, "70 pixels grow to 99.4"
+    assert check_inside(edge, (0.7, 1.43)) is not None

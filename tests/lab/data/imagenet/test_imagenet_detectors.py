@@ -200,6 +200,61 @@ def test_a_broken_box_file_is_reported(tmp_path: Path):
         GivenDetector(options(boxes=tmp_path / "list.json"))
 
 
+HEADER = "image,left,top,right,bottom\n"
+
+
+def detect_with_table(tmp_path: Path, text: str, name: str = "ball/0.png") -> Box | Skip:
+    (tmp_path / "boxes.csv").write_text(text)
+    return GivenDetector(options(boxes=tmp_path / "boxes.csv"))(photograph(name=name))
+
+
+@pytest.mark.parametrize("name", ["ball/0.png", "ball/0", "0.png", "0"])
+def test_rows_of_a_csv_file_name_images_by_path_or_name(tmp_path: Path, name: str):
+    assert detect_with_table(tmp_path, f"{HEADER}{name},0.25,0.5,0.75,1\n") == Box(24, 40, 72, 80)
+    assert detect_with_table(tmp_path, f"{HEADER}{name},0.25,0.5,0.75,1\n", "ball/00.png") == Skip("no box is given")
+
+
+def test_the_largest_of_several_boxes_is_used_and_clipped(tmp_path: Path):
+    rows = "0,0,0,0.1,0.1\n1,0,0,1,1\n0,0.5,-0.01,1.02,0.5\n0,0.2,0.2,0.4,0.4\n"
+    assert detect_with_table(tmp_path, HEADER + rows) == Box(48, 0, 96, 40)
+    assert detect_with_table(tmp_path, f"\ufeffscore,{HEADER}1,0,0.5,0,1,0.5\n") == Box(48, 0, 96, 40)
+
+
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        ("0,0.1,0.1,0.5", 'boxes.csv, row 3: bottom is ""; expected a fraction of the image'),
+        ("0,0.1,wide,0.5,0.5", 'top is "wide"; expected a fraction'),
+        ("0,10,20,300,200", 'left is "10"; expected a fraction'),
+        ("0,nan,0,0.5,0.5", 'left is "nan"; expected a fraction'),
+        ("0,0.5,0.1,0.4,0.5", "is empty; expected left < right"),
+        ("0,1.01,0.1,1.04,0.5", "lies outside the image"),
+    ],
+)
+def test_a_wrong_row_skips_its_image_with_the_reason(tmp_path: Path, row: str, cause: str):
+    skip = detect_with_table(tmp_path, f"{HEADER}0,0,0,0.1,0.1\n{row}\n1,0,0,1,1\n")
+    assert isinstance(skip, Skip)
+    assert skip.reason == "the given box cannot be used"
+    assert cause in skip.record["detail"]
+    assert detect_with_table(tmp_path, f"{HEADER}0,0,0,0.1,0.1\n{row}\n1,0,0,1,1\n", "a/1.png") == Box(0, 0, 96, 80)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "has no column image, left, top, right, bottom"),
+        (b"image,left,top,right\na,0,0,1\n", "has no column bottom; expected image,left,top,right,bottom"),
+        (b"image,left,top,right,bottom\n,0,0,1,1\n", "row 2: no image is named"),
+        (b"image,left,top,right,bottom\n", "holds no boxes"),
+        (b"\xff\xfe\x00", "cannot be read as CSV"),
+    ],
+)
+def test_a_wrong_csv_file_is_reported_before_the_job_starts(tmp_path: Path, data: bytes, message: str):
+    (tmp_path / "boxes.csv").write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        GivenDetector.settings(options(boxes=tmp_path / "boxes.csv"))
+
+
 # Masks
 
 

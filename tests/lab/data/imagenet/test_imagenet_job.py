@@ -60,6 +60,7 @@ def test_every_image_becomes_one_sample_per_scale(tmp_path: Path):
         "box": [28, 20, 68, 60],
         "box_score": 1.0,
         "mask_area": round(disc().mean(), 6),
+        "touches": [],
         "detector": "given",
         "segmenter": "given",
         "inpainter": "telea",
@@ -129,18 +130,19 @@ def test_every_unusable_image_is_skipped_with_its_name(tmp_path: Path):
     (folder / "empty.jpg").write_bytes(b"")
     Image.new("RGB", (20, 90)).save(folder / "narrow.png")
     Image.new("RGB", (90, 90)).save(folder / "unmasked.png")
-    add("speck.png", disc(radius=4))
+    add("speck.png", disc(radius=3))
     add("huge.png", ~disc(radius=4))
     add("edge.png", disc(centre=(20, 40)))
     add("nothing.png", np.zeros((80, 96), bool))
-    results = by_source(make(imagenet_job(dataclasses.replace(options, boxes=_boxes(tmp_path, folder)))))
+    options = dataclasses.replace(options, boxes=_boxes(tmp_path, folder), frame="inside")
+    results = by_source(make(imagenet_job(options)))
     reasons = {name.removeprefix("class0/"): r.reason for name, r in results.items() if isinstance(r, Skip)}
     assert reasons == {
         "broken.jpg": "the image cannot be read",
         "empty.jpg": "the image cannot be read",
         "narrow.png": "the image is smaller than 32 pixels",
         "unmasked.png": "no mask is given",
-        "speck.png": "the object covers less than 2% of the image",
+        "speck.png": "the object covers less than 0.5% of the image",
         "huge.png": "the object covers more than 70% of the image",
         "edge.png": "the object would leave the frame at scale 1.3",
         "nothing.png": "the mask is empty",
@@ -148,6 +150,9 @@ def test_every_unusable_image_is_skipped_with_its_name(tmp_path: Path):
     assert "empty (zero bytes)" in results["class0/empty.jpg"].record["detail"]
     assert all(r.record["label"] == 0 for r in results.values() if isinstance(r, Skip))
     assert not any(str(tmp_path) in json.dumps(dict(r.record)) for r in results.values() if isinstance(r, Skip))
+    wide = dataclasses.replace(options, frame="clip", min_area=0.0, max_area=1.0)
+    kept = {name for name, r in by_source(make(imagenet_job(wide))).items() if not isinstance(r, Skip)}
+    assert kept == {f"class0/{name}.png" for name in ("0", "edge", "huge", "speck")}
 
 
 def _boxes(root: Path, folder: Path) -> Path:
@@ -166,7 +171,7 @@ def test_masks_that_disagree_with_their_box_are_skipped_unless_given(tmp_path: P
     skip = make(imagenet_job(options))[0]
     assert isinstance(skip, Skip)
     assert skip.reason == "the mask does not agree with the box"
-    assert skip.record["overlap"] == pytest.approx(0.23, abs=0.02)
+    assert skip.record["overlap"] == pytest.approx(0.25, abs=0.03)
     assert not isinstance(make(imagenet_job(dataclasses.replace(options, agreement=0.1)))[0], Skip)
 
 
@@ -204,6 +209,9 @@ def test_settings_identify_files_by_content_and_not_by_path(tmp_path: Path):
         {"feather": 2.0},
         {"margin": 0.05},
         {"scales": (0.7, 1.0)},
+        {"frame": "inside"},
+        {"min_area": 0.02},
+        {"max_area": 0.8},
         {"limit": 2},
         {"inpainter": "patchmatch"},
     ):
@@ -266,6 +274,7 @@ def test_real_photographs_end_to_end(tmp_path: Path):
         inpainter="patchmatch",
         classifier_weights=SHARED / "weights" / "deit_tiny_patch16_224.safetensors",
         scales=(0.7, 1.0),
+        frame="inside",
         size=96,
     )
     summary = generate(imagenet_job(options), tmp_path / "out")

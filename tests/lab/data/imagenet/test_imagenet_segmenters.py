@@ -113,7 +113,7 @@ def test_an_empty_mask_is_tried_again_and_then_skipped(monkeypatch: pytest.Monke
     monkeypatch.setattr(cv2, "grabCut", collapse)
     found = segment(photograph(), bounding_box(disc()))
     assert found[40, 48], "the core, which was marked as object, is left"
-    assert certain == [False, True]
+    assert certain == [False, True, True]
     monkeypatch.setattr(cv2, "grabCut", lambda image, mask, *_: mask.fill(cv2.GC_PR_BGD))
     nothing = Skip("the segmenter found no object", {"detail": "GrabCut's mask collapsed"})
     assert segment(photograph(), bounding_box(disc())) == nothing

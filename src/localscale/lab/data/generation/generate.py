@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -92,4 +91,4 @@ def _validate(job: Job, form: str, chunk_size: int, workers: int, engine: str, a
 
 def _summarise(root: Path) -> Summary:
     written = WrittenDataset(root)
-    return Summary(len(written), dict(Counter(record["skipped"] for record in written.skipped)))
+    return Summary(len(written), written.reasons())

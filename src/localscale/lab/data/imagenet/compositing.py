@@ -1,7 +1,9 @@
 """Cut an object out of an image and paste it back at another scale.
 
-The centre of the object's bounding box stays where it is. Every pixel outside the filled hole and outside the pasted
-object with its soft edge equals the original's.
+The object is scaled about its anchor. That is the centre of its bounding box, or the side or corner of the frame that
+the object touches, so that its cut edge stays at the frame. What leaves the frame is cut by it. An object that touches
+two opposite sides is scaled about the middle between them, and what the photograph does not show of it is its mirror
+image. Every pixel outside the filled hole and outside the pasted object with its soft edge equals the original's.
 """
 
 from __future__ import annotations
@@ -13,19 +15,46 @@ import numpy as np
 from PIL import Image
 
 from localscale.extras import require
-from localscale.lab.data.boxes import Box, bounding_box
+from localscale.lab.data.boxes import bounding_box
+from localscale.lab.data.imagenet.masks import Sides
 
-__all__ = ["Cutout", "composite", "cut_out", "soften_rim"]
+__all__ = ["Cutout", "anchor_of", "composite", "cut_out", "soften_rim"]
 
 OPAQUE = 0.5  # a pixel with at least this alpha belongs to the object's mask
 
 
 @dataclass(frozen=True)
 class Cutout:
-    """An object without its background: ``layer`` ``(H, W, 4)`` float32 holds colour times alpha, then alpha."""
+    """An object without its background.
+
+    ``layer`` ``(H, W, 4)`` float32 holds colour times alpha, then alpha. ``anchor`` is the point (x, y) that stays in
+    place. ``sides`` are those of the frame at which the object goes on outside the image.
+    """
 
     layer: np.ndarray
-    box: Box
+    anchor: tuple[float, float]
+    sides: Sides
+
+
+def anchor_of(mask: np.ndarray) -> tuple[float, float]:
+    """Return the point (x, y) about which an object is scaled.
+
+    Along an axis it is the side of the frame that the object touches, the middle of the frame if the object touches
+    both sides, and the centre of the object's box if it touches neither.
+
+    >>> mask = np.zeros((20, 30), bool)
+    >>> mask[10:, 10:20] = True
+    >>> anchor_of(mask)
+    (15.0, 20.0)
+    """
+    box, sides, (height, width) = bounding_box(mask), Sides.of(mask), mask.shape
+    found = []
+    for first, last, centre, length in (
+        (sides.left, sides.right, box.centre[0], width),
+        (sides.top, sides.bottom, box.centre[1], height),
+    ):
+        found.append(centre if first == last else 0 if first else length)
+    return float(found[0]), float(found[1])
 
 
 def soften_rim(pixels: np.ndarray, filled: np.ndarray, hole: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -56,7 +85,7 @@ def cut_out(pixels: np.ndarray, mask: np.ndarray, *, feather: float = 1.5) -> Cu
         alpha = cv2.GaussianBlur(alpha, (0, 0), feather / 2, borderType=cv2.BORDER_REPLICATE)
         alpha = np.clip((alpha - 0.02) / 0.96, 0, 1)
     colours = _inner_colours(pixels, mask, alpha > 0)
-    return Cutout(np.dstack([colours * alpha[..., None], alpha]), bounding_box(mask))
+    return Cutout(np.dstack([colours * alpha[..., None], alpha]), anchor_of(mask), Sides.of(mask))
 
 
 def composite(background: np.ndarray, cutout: Cutout, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -72,27 +101,39 @@ def composite(background: np.ndarray, cutout: Cutout, scale: float) -> tuple[np.
 
 
 def _rescale(cutout: Cutout, scale: float, width: int, height: int) -> np.ndarray:
-    """Return the layer resized about the box's centre with anti-aliasing, on the pixel grid of the whole image.
+    """Return the layer resized about the anchor with anti-aliasing, on the pixel grid of the whole image.
 
-    Output coordinate u shows input coordinate c + (u − c) / scale. The layer is padded with empty pixels, so that the
-    filter never reads past its end.
+    Output coordinate u shows input coordinate a + (u − a) / scale. Outside the image the layer is its mirror image at
+    the sides that the object touches, and empty at the others, so that the filter never reads past its end.
     """
-    (x, y), source = cutout.box.centre, cutout.layer
+    (x, y), sides, source = cutout.anchor, cutout.sides, cutout.layer
     reach = math.ceil(3 * max(1.0, scale, 1 / scale))  # of the bicubic filter, in pixels
-    shown, spans = bounding_box(source[..., 3] > 0), []
-    for centre, low, high, length in ((x, shown.left, shown.right, width), (y, shown.top, shown.bottom, height)):
-        first = max(math.floor(centre + (low - centre) * scale) - reach, 0)
-        last = min(math.ceil(centre + (high - centre) * scale) + reach, length)
-        spans.append((first, last, centre + (first - centre) / scale, centre + (last - centre) / scale))
-    (left, right, from_x, to_x), (top, bottom, from_y, to_y) = spans
+    shown = bounding_box(source[..., 3] > 0)
+    left, right, from_x, to_x = _span(x, scale, shown.left, shown.right, width, reach, sides.left and sides.right)
+    top, bottom, from_y, to_y = _span(y, scale, shown.top, shown.bottom, height, reach, sides.top and sides.bottom)
     pad = math.ceil(max(0.0, -from_x, -from_y, to_x - width, to_y - height)) + reach
     window = (from_x + pad, from_y + pad, to_x + pad, to_y + pad)
     result = np.zeros((height, width, 4), np.float32)
     for channel in range(4):
-        plane = Image.fromarray(np.pad(source[..., channel], pad))
+        plane = Image.fromarray(_pad(source[..., channel], pad, sides))
         resized = plane.resize((right - left, bottom - top), Image.Resampling.BICUBIC, box=window)
         result[top:bottom, left:right, channel] = np.asarray(resized)
     return result
+
+
+def _span(
+    anchor: float, scale: float, low: float, high: float, length: int, reach: int, whole: bool
+) -> tuple[int, int, float, float]:
+    """Return the first and last output coordinate of the object along an axis, and the input coordinates they show."""
+    first = 0 if whole else max(math.floor(anchor + (low - anchor) * scale) - reach, 0)
+    last = length if whole else min(math.ceil(anchor + (high - anchor) * scale) + reach, length)
+    return first, last, anchor + (first - anchor) / scale, anchor + (last - anchor) / scale
+
+
+def _pad(plane: np.ndarray, pad: int, sides: Sides) -> np.ndarray:
+    """Return the plane with ``pad`` more pixels at each side: its mirror image at ``sides``, zeros at the others."""
+    mirrored = pad * np.array([[sides.top, sides.bottom], [sides.left, sides.right]])
+    return np.pad(np.pad(plane, mirrored, mode="symmetric"), pad - mirrored)
 
 
 def _inner_colours(pixels: np.ndarray, mask: np.ndarray, needed: np.ndarray) -> np.ndarray:

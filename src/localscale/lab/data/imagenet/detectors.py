@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from localscale.extras import require
 from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Skip
 from localscale.lab.data.imagenet.annotations import find_box_file, find_mask_file, load_boxes, parse_box, read_mask
+from localscale.lab.data.imagenet.box_table import load_box_table
 from localscale.lab.data.imagenet.evidence import evidence_box, load_classifier
 from localscale.lab.data.imagenet.input_files import identify, identify_model, require_path
 from localscale.lab.data.imagenet.options import ImageNetOptions
@@ -84,15 +86,19 @@ class EvidenceDetector(Detector):
 
 
 class GivenDetector(Detector):
-    """Boxes that the user provides: one JSON file, or a folder with a box or a mask for each image."""
+    """Boxes that the user provides: one CSV or JSON file, or a folder with a box or a mask for each image."""
 
     @classmethod
     def settings(cls, options: ImageNetOptions) -> dict[str, Any]:
-        return {"boxes": identify(require_path(options.boxes or options.masks, "--boxes", "given"))}
+        path = require_path(options.boxes or options.masks, "--boxes", "given")
+        if _is_table(path):
+            load_box_table(path)  # report a wrong file before anything is written
+        return {"boxes": identify(path)}
 
     def __init__(self, options: ImageNetOptions) -> None:
         self.folder = require_path(options.boxes or options.masks, "--boxes", "given")
-        self.boxes = None if self.folder.is_dir() else load_boxes(self.folder)
+        self.table = load_box_table(self.folder) if _is_table(self.folder) else None
+        self.boxes = None if self.table or self.folder.is_dir() else load_boxes(self.folder)
 
     def __call__(self, photograph: Photograph) -> Box | Skip:
         try:
@@ -101,6 +107,8 @@ class GivenDetector(Detector):
             return Skip("the given box cannot be used", {"detail": str(error)})
 
     def _look_up(self, photograph: Photograph) -> Box | Skip:
+        if self.table is not None:
+            return self.table.find(photograph) or Skip("no box is given")
         if self.boxes is not None:
             if photograph.name not in self.boxes:
                 return Skip("no box is given")
@@ -112,6 +120,10 @@ class GivenDetector(Detector):
         if path is None:
             return Skip("no box is given")
         return bounding_box(read_mask(path, photograph))
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() == ".csv" and path.is_file()
 
 
 def class_prompt(name: str) -> str:

@@ -20,16 +20,16 @@ from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.generation.job import Job, Sample, Skip, Stage
 from localscale.lab.data.imagenet.compositing import composite, cut_out, soften_rim
 from localscale.lab.data.imagenet.image_list import ImageList, list_images
-from localscale.lab.data.imagenet.masks import check_mask, hole_around
+from localscale.lab.data.imagenet.masks import Sides, attach_to_frame, check_area, check_inside, hole_around
 from localscale.lab.data.imagenet.options import ImageNetOptions
 from localscale.lab.data.imagenet.registries import DETECTORS, INPAINTERS, SEGMENTERS, look_up
-from localscale.lab.data.imagenet.stages import Photograph
+from localscale.lab.data.imagenet.stages import Photograph, Segmenter
 from localscale.lab.data.images import encode_image, encode_mask, read_image
 
 __all__ = ["KIND", "Detected", "Filled", "Read", "Segmented", "imagenet_job"]
 
 KIND = "imagenet"
-PIXEL_VERSION = 1  # increase it whenever the same settings give other pixels
+PIXEL_VERSION = 2  # increase it whenever the same settings give other pixels
 SMALLEST = 32  # shorter side in pixels; in a smaller image the soft edge would cover most of the object
 CHUNK = 8  # source images, which take some seconds
 
@@ -80,6 +80,9 @@ def imagenet_job(options: ImageNetOptions) -> Job:
         "count": len(images.names),
         "seed": options.seed,
         "scales": list(options.scales),
+        "frame": options.frame,
+        "min_area": options.min_area,
+        "max_area": options.max_area,
         "size": options.size,
         "image_format": options.image_format,
         "feather": options.feather,
@@ -91,11 +94,10 @@ def imagenet_job(options: ImageNetOptions) -> Job:
         "inpainter": {"name": options.inpainter, **inpainter.settings(options)},
         "classes": list(images.classes),
     }
-    agreement = 0.0 if segmenter.trusted else options.agreement
     stages = (
         Stage("read", partial(ReadStage, options.images, images, options.size)),
         Stage("detect", partial(DetectStage, partial(detector, options)), gpu=True),
-        Stage("segment", partial(SegmentStage, partial(segmenter, options), options.scales, agreement), gpu=True),
+        Stage("segment", partial(SegmentStage, partial(segmenter, options), options), gpu=True),
         Stage("inpaint", partial(InpaintStage, partial(inpainter, options), options.margin), gpu=True),
         Stage("composite", partial(CompositeStage, options)),
     )
@@ -146,18 +148,28 @@ class DetectStage:
 class SegmentStage:
     """Find the object's mask, and check that the object can be rescaled."""
 
-    def __init__(self, build: Callable[[], Any], scales: tuple[float, ...], agreement: float) -> None:
-        self.segmenter, self.scales, self.agreement = build(), scales, agreement
+    def __init__(self, build: Callable[[], Segmenter], options: ImageNetOptions) -> None:
+        self.segmenter, self.options = build(), options
 
     def __call__(self, found: Detected) -> Segmented | Skip:
         mask = self.segmenter(found.photograph, found.box)
-        problem = mask if isinstance(mask, Skip) else check_mask(mask, self.scales) or self._compare(mask, found.box)
+        if isinstance(mask, Skip):
+            return _skip(mask, found)
+        if self.options.frame == "clip":
+            mask = attach_to_frame(mask)
+        problem = self._check(mask, found.box)
         return Segmented(**vars(found), mask=mask) if problem is None else _skip(problem, found)
+
+    def _check(self, mask: np.ndarray, box: Box) -> Skip | None:
+        problem = check_area(mask, self.options.min_area, self.options.max_area)
+        if problem is None and self.options.frame == "inside":
+            problem = check_inside(mask, self.options.scales)
+        return problem or (None if self.segmenter.trusted else self._compare(mask, box))
 
     def _compare(self, mask: np.ndarray, box: Box) -> Skip | None:
         """Return a skip if the mask covers only a part of the box, or much outside it: then one of the two is wrong."""
         overlap = bounding_box(mask).overlap(box)
-        if overlap < self.agreement:
+        if overlap < self.options.agreement:
             return Skip("the mask does not agree with the box", {"overlap": round(overlap, 4)})
         return None
 
@@ -213,6 +225,7 @@ class CompositeStage:
             "box": _rounded(filled.box),
             "box_score": round(filled.box.score, 4),
             "mask_area": round(float(filled.mask.mean()), 6),
+            "touches": Sides.of(filled.mask).names,
             "detector": self.options.detector,
             "segmenter": self.options.segmenter,
             "inpainter": self.options.inpainter,

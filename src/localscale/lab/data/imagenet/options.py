@@ -24,6 +24,13 @@ class ImageNetOptions:
     """Number of source images, spread over the classes; all of them by default."""
     scales: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
     """Factors of the object's size; 1.0 is the unchanged original."""
+    frame: Literal["clip", "inside"] = "clip"
+    """What happens at the frame: clip (the frame cuts what leaves it, and an object that touches it is scaled about the
+    side that it touches), or inside (images whose object touches the frame or would leave it are skipped)."""
+    min_area: float = 0.005
+    """Smallest fraction of the image that the object may cover; images below it are skipped."""
+    max_area: float = 0.7
+    """Largest fraction of the image that the object may cover; images above it are skipped."""
     detector: str = "grounding-dino"
     """Detector of the object: grounding-dino, evidence (needs a classifier only), or given (boxes from disk)."""
     segmenter: str = "sam"
@@ -56,8 +63,9 @@ class ImageNetOptions:
     classifier_weights: Path | None = None
     """For evidence: safetensors file with the classifier's weights; timm's pretrained weights by default."""
     boxes: Path | None = None
-    """For --detector given: JSON file {"class/image.jpg": [left, top, right, bottom]}, or a folder like --masks; by
-    default --masks itself."""
+    """For --detector given: CSV file with the columns image,left,top,right,bottom in fractions of the image (of several
+    rows for one image the largest box is used), JSON file {"class/image.jpg": [left, top, right, bottom]} in pixels, or
+    a folder like --masks; by default --masks itself."""
     sam_model: str = "facebook/sam-vit-base"
     """For sam: model on the Hugging Face hub, or a local folder."""
     sam_encoder: Path | None = None
@@ -83,6 +91,8 @@ class ImageNetOptions:
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; expected at least {least}")
         for name, number, bounds in (
+            ("min_area", self.min_area, (0, 1)),
+            ("max_area", self.max_area, (0, 1)),
             ("feather", self.feather, (0, 20)),
             ("margin", self.margin, (0, 0.25)),
             ("agreement", self.agreement, (0, 1)),
@@ -90,6 +100,10 @@ class ImageNetOptions:
         ):
             if not bounds[0] <= number <= bounds[1]:
                 raise ConfigError(f"{name} is {number}; expected {bounds[0]} to {bounds[1]}")
+        if self.min_area >= self.max_area:
+            raise ConfigError(f"min_area is {self.min_area}; expected less than max_area, {self.max_area}")
+        if self.frame not in ("clip", "inside"):
+            raise ConfigError(f'frame is "{self.frame}"; expected "clip" or "inside"')
         if self.image_format not in ("png", "jpg"):
             raise ConfigError(f'image_format is "{self.image_format}"; expected "png" or "jpg"')
 
