@@ -137,7 +137,8 @@ def _step(
     batch, side = size
     recipe: Any = find_recipe("mnist-vit_base-dec")
     optimization = dataclasses.replace(recipe.optimization, batch_size=batch)
-    recipe = dataclasses.replace(recipe, backbone=_name(quick), method=method, optimization=optimization)
+    data = dataclasses.replace(recipe.data, image_size=side)
+    recipe = dataclasses.replace(recipe, backbone=_name(quick), method=method, data=data, optimization=optimization)
     torch.manual_seed(0)
     backbone = create_backbone(_name(quick), classes=1000, pretrained="none", image_size=side)
     task = Noise(MNISTData(), normalisation(backbone), batch)
