@@ -47,6 +47,7 @@ def test_compiled_with_gradients():
     assert torch.cosine_similarity(gradient.double(), found.double(), dim=0) > 0.999
 
 
+@pytest.mark.slow
 def test_exported_for_any_batch_size():
     model = made()
     batch = torch.export.Dim("batch")

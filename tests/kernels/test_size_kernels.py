@@ -137,7 +137,7 @@ def test_an_untrained_network_moves_nothing(monkeypatch):
         assert not module(random(2, 3, 40, 40).to(DEVICE)).map.displacements.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [slow(torch.float16), torch.bfloat16])
 def test_images_in_half_precision_are_read_as_they_are(monkeypatch, dtype: torch.dtype):
     module, images = size_canonicalizer(3, (5, 5)), random(2, 3, 40, 40).to(DEVICE, dtype)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_half_precision_is_close(monkeypatch):
     assert (found.map.displacements - expected.map.displacements).abs().max() < 3e-3
 
 
-@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("frozen", [True, slow(False)])
 def test_kernels_run_where_nothing_asks_for_a_gradient(monkeypatch, frozen: bool):
     module, images = size_canonicalizer(3, (5, 5)), random(2, 3, 40, 40).to(DEVICE)
     module.requires_grad_(not frozen)

@@ -113,7 +113,9 @@ def test_gradients():
     assert gradcheck(lambda s, w: map_from_scales(s, w, knots=(4, 3)).displacements, (scale, weight))
 
 
-@pytest.mark.parametrize("knots", [3, 6, (5, 4)])
+@pytest.mark.parametrize(
+    "knots", [pytest.param(3, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow), (5, 4)]
+)
 def test_compiled_in_one_graph_it_is_the_same(knots: int | tuple[int, int]):
     def displacements(scale: Tensor, weight: Tensor) -> Tensor:
         return map_from_scales(scale, weight, knots=knots).displacements
