@@ -12,6 +12,7 @@ from localscale.canonicalizer import DECConfig, SizeNetwork
 from localscale.equilibrium import Picard
 from localscale.errors import ConfigError
 from localscale.lab.methods import RandomScaling, SizeEquilibrium
+from localscale.lab.recipes import find_recipe
 from localscale.lab.runs import load_run
 from localscale.lab.training import train
 from localscale.warp import unscale
@@ -53,6 +54,29 @@ def test_the_size_network_is_held_still_or_learns_along(along: float):
     assert any(reached) == bool(along)
     assert ("sizes" in found) == bool(along)
     assert {"input/residual", "input/steps", "input/displacement"} <= set(found)
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "phantom(1)", "unrolled"])
+@pytest.mark.parametrize("detached", [(), ("input",)])
+def test_the_task_tunes_sizes_that_were_learned(gradient: str, detached: tuple[str, ...]):
+    config = dataclasses.replace(CONFIG, gradient=gradient, detached=detached)
+    method = dataclasses.replace(METHOD, config=config, along=1.0)
+    model = method.build(vit())
+    network = model.size_canonicalizer().network
+    torch.nn.init.normal_(network.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    network.trust.fill_(0.8)
+    method.losses(model, images(), LABELS, cross_entropy, draws())["task"].backward()  # without the size loss
+    reached = {name: p.grad is not None and bool(p.grad.any()) for name, p in network.named_parameters()}
+    assert set(reached.values()) == {not detached}, reached
+    assert all(bool(p.grad.isfinite().all()) for p in network.parameters() if p.grad is not None)
+
+
+def test_the_row_that_tunes_lets_the_backbone_settle_first():
+    row = find_recipe("mnist-deit_tiny-sizes_tuned")
+    assert row.method.learning_steps > 0
+    assert row.method.along > 0
+    assert not row.method.config.detached
+    assert row.optimization.canonicalizer_start == 0.5
 
 
 @pytest.mark.parametrize("along", [0.0, 1.0])

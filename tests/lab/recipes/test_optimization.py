@@ -119,6 +119,20 @@ def test_every_group_follows_at_its_own_height(tensor_rates: bool):
         assert (group["lr"] is before) == tensor_rates, "changed in place, where it is a tensor"
 
 
+@pytest.mark.parametrize("tensor_rates", [False, True])
+def test_canonicalizers_can_start_later_than_the_backbone(tensor_rates: bool):
+    settings = Optimization(epochs=4, learning_rate=0.25, canonicalizer_rate=0.5, canonicalizer_start=0.5)
+    backbone = vit()
+    groups = settings.backbone_groups(backbone)
+    optimizer = settings.optimizer(groups, COMPOSE.build(backbone), torch.device("cpu") if tensor_rates else None)
+    schedule = Schedule(settings, optimizer, per_epoch=10)
+    rates = []
+    for step in (0, 19, 20):
+        schedule.before_step(step)
+        rates += [float(optimizer.param_groups[place]["lr"]) / schedule.factor(step) for place in (0, -1)]
+    assert rates == pytest.approx([0.25, 0, 0.25, 0, 0.25, 0.5])
+
+
 # Groups
 
 
@@ -186,6 +200,7 @@ def test_vectors_and_what_timm_names_are_not_decayed(decay: float):
         ({"weight_decay": math.nan}, "--weight-decay is nan"),
         ({"layer_decay": 0.0}, "--layer-decay is 0.0; expected more than 0 and at most 1"),
         ({"layer_decay": 1.1}, "--layer-decay is 1.1"),
+        ({"canonicalizer_start": 1.0}, "--canonicalizer-start is 1.0; expected 0 or more and below 1"),
     ],
 )
 def test_settings_that_cannot_be_trained_with(changes: dict[str, Any], message: str):

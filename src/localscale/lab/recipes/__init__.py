@@ -59,6 +59,7 @@ def find_recipe(name: str) -> Recipe:
             epochs=budget.epochs,
             learning_rate=budget.learning_rate or backbone.mnist_rate,
             canonicalizer_rate=row.canonicalizer_rate or protocol.canonicalizer_rate or backbone.mnist_rate,
+            canonicalizer_start=row.canonicalizer_start,
         ),
         regularization=protocol.regularization,
         head_norm=protocol.standardise_from_scratch and backbone.from_scratch,

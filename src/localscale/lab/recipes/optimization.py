@@ -28,6 +28,8 @@ class Optimization:
     """Highest learning rate of the backbone and its head."""
     canonicalizer_rate: float = 1e-3
     """Highest learning rate of the parameters that a method adds; --learning-rate does not change it."""
+    canonicalizer_start: float = 0.0
+    """Share of the training after which the parameters that a method adds are trained; until then their rate is 0."""
     weight_decay: float = 0.05
     """Weight decay of matrices; vectors and added parameters have none."""
     layer_decay: float = 1.0
@@ -53,6 +55,8 @@ class Optimization:
                 raise ConfigError(f"{_flag(name)} is {getattr(self, name)}; expected a finite number, 0 or more")
         if self.warmup_epochs >= self.epochs:
             raise ConfigError(f"--warmup-epochs is {self.warmup_epochs}; expected fewer than --epochs {self.epochs}")
+        if not 0 <= self.canonicalizer_start < 1:
+            raise ConfigError(f"--canonicalizer-start is {self.canonicalizer_start}; expected 0 or more and below 1")
         if not 0 < self.layer_decay <= 1:
             raise ConfigError(f"--layer-decay is {self.layer_decay}; expected more than 0 and at most 1")
 
@@ -84,7 +88,8 @@ class Optimization:
         known = {id(parameter) for group in groups for parameter in group["params"]}
         added = [p for p in model.parameters() if id(p) not in known and p.requires_grad]
         if added:
-            groups = [*groups, {"params": added, "lr": self.canonicalizer_rate, "weight_decay": 0.0}]
+            late = {"lr": self.canonicalizer_rate, "weight_decay": 0.0, "start": self.canonicalizer_start}
+            groups = [*groups, {"params": added, **late}]
         if replayed_on is not None:
             groups = [{**group, "lr": torch.tensor(group["lr"], device=replayed_on)} for group in groups]
         return torch.optim.AdamW(groups, fused=True, capturable=replayed_on is not None)
@@ -116,12 +121,13 @@ class Schedule:
 
     def before_step(self, step: int) -> None:
         """Set the learning rates for step number ``step``."""
-        factor = self.factor(step)
+        factor, done = self.factor(step), step / (self.settings.epochs * self.per_epoch)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            rate = factor * peak if done >= group.get("start", 0.0) else 0.0
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(factor * peak)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = factor * peak
+                group["lr"] = rate
 
     def after_epoch(self, loss: float) -> None:
         """Count epochs without a lower training loss, for ``plateau``."""
