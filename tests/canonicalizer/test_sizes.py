@@ -1,6 +1,7 @@
 """The size network: it starts as the identity, learns sizes without labels, and brings things to one size."""
 
 import functools
+import math
 import pickle
 
 import pytest
@@ -122,6 +123,33 @@ def test_a_lost_image_is_the_identity_and_leaves_the_others_alone():
     torch.testing.assert_close(partly.map.displacements[::2], whole.map.displacements[::2], atol=1e-5, rtol=0)
     assert torch.isfinite(module.size_loss(broken).loss)
     assert module.size_loss(torch.full_like(images, torch.nan)).error == 0, "an image that is not finite has no part"
+
+
+@pytest.mark.parametrize("bias", [-50.0, 50.0])
+def test_sizes_beyond_the_learned_range_are_bounded(bias: float):
+    module = canonicalizer()
+    module.network.trust.fill_(1.0)
+    with torch.no_grad():
+        module.network.head.bias.fill_(bias)
+        report = module(torch.rand(3, 1, SIDE, SIDE))
+    size = report.sizes_before[0]
+    assert size.sign().unique() == math.copysign(1, bias)
+    assert size.abs().max() <= sizes.LARGEST
+    assert report.map.min_determinant().min() > 0.029, "the guard holds"
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 3, 1, 9), (2, 8, 1, 1), (2, 3, 400, 3)])
+@pytest.mark.parametrize("weight", ["edges", "learned"])
+def test_features_of_one_pixel_along_a_side(shape: tuple[int, ...], weight: str):
+    module, features = canonicalizer(shape[1], weight=weight), torch.rand(shape)
+    torch.nn.init.normal_(module.network.head.weight)
+    module.network.trust.fill_(1.0)
+    report = module(features)
+    (module.size_loss(features).loss + report.map.displacements.square().sum()).backward()
+    assert report.map.min_determinant().min() > 0.029
+    assert all(bool(p.grad.isfinite().all()) for p in module.parameters() if p.grad is not None)
+    if shape[-2:] == (1, 1):
+        assert not report.map.displacements.any(), "one pixel has no sizes to compare"
 
 
 def test_a_weight_of_ones_own(monkeypatch: pytest.MonkeyPatch):

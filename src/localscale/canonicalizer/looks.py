@@ -94,8 +94,7 @@ class Looks:
     def _level(self, points: Tensor) -> Tensor:
         """Return log₂ of the source pixels per look pixel, ``(B, h, w)``, from the area between neighbouring points."""
         height, width = self.source.shape[-2:]
-        across = torch.cat((points.diff(dim=2), points.diff(dim=2)[:, :, -1:]), dim=2)
-        down = torch.cat((points.diff(dim=1), points.diff(dim=1)[:, -1:]), dim=1)
+        across, down = _differences(points, axis=0), _differences(points, axis=1)
         area = across[..., 0] * down[..., 1] - across[..., 1] * down[..., 0]
         pixels = area * ((width - 1) * (height - 1))
         return (0.5 * torch.log2(pixels.clamp_min(1e-6))).clamp(0, len(self.levels) - 1)
@@ -103,3 +102,16 @@ class Looks:
     def among(self, index: Tensor) -> Looks:
         """Return the looks for the images ``index``."""
         return Looks(tuple(values[index] for values in self.levels), self.size)
+
+
+def _differences(points: Tensor, axis: int) -> Tensor:
+    """Return the steps from ``points`` ``(B, h, w, 2)`` to their neighbours along ``axis``, 0 for x and 1 for y.
+
+    The last point has the step of the one before it. A point without a neighbour stands for a whole side.
+    """
+    dim = 2 - axis
+    if points.shape[dim] == 1:
+        whole = torch.ones_like(points[..., 0]), torch.zeros_like(points[..., 0])
+        return torch.stack(whole if axis == 0 else whole[::-1], dim=-1)
+    steps = points.diff(dim=dim)
+    return torch.cat((steps, steps.narrow(dim, steps.shape[dim] - 1, 1)), dim=dim)
