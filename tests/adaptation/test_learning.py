@@ -1,6 +1,7 @@
 """``learn_sizes``: every kind of data, resuming, and the weights that must not change."""
 
 import itertools
+import math
 import os
 import signal
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_latent_sites_learn_from_features(source: str):
     assert base[0].weight.grad is None
 
 
+@pytest.mark.parametrize("kind", ["one is NaN", "constant"])
+def test_images_without_sizes_spoil_nothing(kind: str):
+    images = torch.full_like(IMAGES, 0.5) if kind == "constant" else IMAGES.clone()
+    if kind == "one is NaN":
+        images[-1] = torch.nan  # one of those that are held out
+        images = torch.cat((images, images))
+    adapted = model()
+    found = ls.learn_sizes(adapted, images, steps=2, batch_size=4, progress=False)
+    assert all(math.isfinite(value) for value in (found.error, found.spread, found.converged))
+    assert all(bool(parameter.isfinite().all()) for parameter in adapted.parameters())
+
+
 def test_one_channel():
     assert ls.learn_sizes(model(1), torch.rand(4, 1, 48, 48), steps=1, batch_size=4, progress=False).steps == 1
 
@@ -144,6 +157,7 @@ def test_a_learned_model_is_saved_and_loaded(tmp_path: Path):
         (torch.rand(4, 1, 48, 48), "expected floating point with 3 channels"),
         (torch.zeros(4, 3, 48, 48, dtype=torch.uint8), "torch.uint8"),
         (torch.rand(0, 3, 48, 48), "images have shape"),
+        (torch.full((4, 3, 48, 48), torch.nan), "none of the 4 images to measure on is finite"),
         ([], "gave no batch"),
         ([["not images"]], "a batch holds str"),
     ],

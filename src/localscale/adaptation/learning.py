@@ -60,7 +60,8 @@ def learn_sizes(
         images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
             model's input size; or a loader of batches, of which the first tensor (or ``pixel_values``) is used. They
             must be normalised as the base model expects. A tenth of the images, or a loader's first batch, is held out
-            for the measurement; a loader that shuffles holds out another batch in each pass.
+            for the measurement; a loader that shuffles holds out another batch in each pass. Images that hold NaN
+            do not count.
         steps: optimizer steps.
         batch_size: images per step; a loader's batches stay as they are.
         checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C,
@@ -78,6 +79,7 @@ def learn_sizes(
     network = nn.ModuleList(canonicalizer.network for canonicalizer in size_canonicalizers(model).values())
     weight = next(network.parameters())
     held_out, batches = _split(images, batch_size, model.input_size)
+    held_out = _finite(held_out)
     path = None if checkpoint is None else Path(checkpoint)
     needed = [parameter.requires_grad for parameter in network.parameters()]
     network.requires_grad_(True)
@@ -112,6 +114,16 @@ def learn_sizes(
         if path is not None and done and not updating:
             _write(path, network, optimizer, done)
     return _measure(model, held_out.to(weight.device), done)
+
+
+def _finite(images: Tensor) -> Tensor:
+    """Return the images without those that hold NaN or infinity, which would spoil the measurement of all others."""
+    finite = images[torch.isfinite(images).flatten(1).all(dim=1)]
+    if not len(finite):
+        raise DataError(
+            f"none of the {len(images)} images to measure on is finite; check the images and their normalisation"
+        )
+    return finite
 
 
 def _rate(step: int, steps: int) -> float:
