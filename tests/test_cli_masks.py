@@ -75,7 +75,7 @@ def test_images_of_one_name_get_different_outputs():
     assert different_names(map(Path, ("a/x.png", "b/x.jpg", "x_2.png"))) == ["x", "x_2", "x_2_2"]
 
 
-def test_a_report_is_drawn(run: Path, tmp_path: Path):
+def test_a_report_and_figures_are_drawn(run: Path, tmp_path: Path):
     pytest.importorskip("matplotlib")
     control = str(run.with_name("run-control"))
     main(["report", str(run), "--control", control, "--images", "2", "--quiet", "--out", str(tmp_path / "report.html")])
@@ -83,6 +83,10 @@ def test_a_report_is_drawn(run: Path, tmp_path: Path):
     assert "Left out" not in page
     assert "mIoU, %" in page
     assert "photo 0.jpg" in page
+    for figure in ("canonical", "learned"):
+        out = tmp_path / f"{figure}.png"
+        main(["figure", figure, "--run", str(run), "--numbers", "2", "--sizes", "3", "--out", str(out)])
+        assert out.exists()
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,11 @@ def test_canonical_forms_of_each_draw_stand_in_one_row(numbers: Path, tmp_path: 
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
 
+def test_runs_that_predict_masks_have_no_captions(scenes: Path):
+    images, m, captions = learned_maps(scenes / "dec", numbers=1, sizes=2)
+    assert (len(images), m.batch, captions) == (2, 2, [])
+
+
 def test_runs_without_a_canonicalizer_are_refused(numbers: Path, tmp_path: Path):
     with pytest.raises(SystemExit, match="has no canonicalizer at the input; expected a run of a sizes or dec row"):
         main(["figure", "learned", "--run", str(numbers / "aug"), "--out", str(tmp_path / "a.png")])

@@ -79,7 +79,7 @@ def draw_canonical(images: Tensor, m: Map, sizes: int) -> Any:
 
 
 def learned_maps(folder: Path, *, numbers: int, sizes: int, data: Path | None = None) -> tuple[Tensor, Map, list[str]]:
-    """Return test images of a run at several sizes, their maps at the input, and the names of their classes.
+    """Return test images of a run at several sizes, their maps at the input, and the names of their classes, if any.
 
     Args:
         folder: a finished run with a canonicalizer at the input.
@@ -88,8 +88,6 @@ def learned_maps(folder: Path, *, numbers: int, sizes: int, data: Path | None = 
         data: folder of the test images; ``None`` means the folder that the recipe names.
     """
     run, model = open_canonicalizer(folder, data)
-    if run.recipe.data.dense:
-        raise CheckpointError(f"the run in {folder} predicts masks; localscale report draws the maps of such runs")
     data_of_run: Any = run.recipe.data
     if hasattr(data_of_run, "variants"):  # these are drawn, so there can be more than the run was measured with
         drawn = dataclasses.replace(data_of_run, variants=max(1, sizes - 1))
@@ -98,7 +96,7 @@ def learned_maps(folder: Path, *, numbers: int, sizes: int, data: Path | None = 
     read = [groups.read(number) for number in range(min(numbers, groups.count))]
     if any(len(group.images) < sizes for group in read):
         raise ConfigError(f"--sizes is {sizes}; this run has {min(len(group.images) for group in read)} of each image")
-    images = torch.cat([group.images for group in read])
+    images = torch.cat([group.images[:sizes] for group in read])
     names = [groups.name_of(group.label) for group in read for _ in range(sizes) if group.label is not None]
     with torch.no_grad():
         _, report = model(run.normalise(images), return_report=True)

@@ -126,7 +126,7 @@ class _Photographs(ImageGroups):
         group = self.dataset.read_group(self.groups[number])
         last = len(group.scales) - 1
         original = min(range(last + 1), key=lambda k: abs(group.scales[k] - 1))
-        steps = (self.sizes or last + 1) - 1
+        steps = max(1, (self.sizes or last + 1) - 1)
         kept = sorted({original, *(round(last * k / steps) for k in range(steps + 1))})  # even steps and the original
         return ImageGroup(
             f"test image {number}: {self.name_of(int(group.label))}",

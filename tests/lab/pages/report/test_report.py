@@ -15,6 +15,7 @@ from localscale.lab.pages.report import render_report, write_report
 from localscale.lab.pages.report.gallery import examples_section
 from localscale.lab.pages.report.plots import draw_histogram, draw_panels
 from localscale.lab.pages.report.solver import solver_section
+from localscale.lab.pictures.learned import learned_maps
 from localscale.lab.runs import read_run
 from localscale.lab.runs.answers import SiteHealth, measure_changes, open_model
 from localscale.lab.runs.groups import open_groups
@@ -153,6 +154,9 @@ def test_photographs_are_shown_at_their_scales(tmp_path: Path):
     assert found.row("paper: dec, DeiT")[:2] == ["69.27", "11.08"]
     assert text.count("×1.2</small>") == 6
     assert "this run: red" in text or "this run: green" in text or "this run: blue" in text
+    for sizes in (1, 2):  # groups may have one image more, the unscaled one
+        images, m, captions = learned_maps(tmp_path / "run", numbers=2, sizes=sizes)
+        assert (len(images), m.batch, len(captions)) == (2 * sizes,) * 3
 
 
 def test_names_are_escaped(numbers: Path, tmp_path: Path):
