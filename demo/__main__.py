@@ -116,7 +116,8 @@ def train_all(digits: Digits, seed: int, plan: Plan) -> tuple[list[Row], ls.Adap
         if isinstance(model, ls.AdaptedModel):
             found = ls.learn_sizes(model, normalise(digits.train), steps=plan.size_steps)
             model.size_canonicalizer().requires_grad_(False)  # held still while the backbone is trained
-            print(f"sizes learned without labels: mean error {found.error:.3f} in log size on held-out images")
+            taken = f"sizes learned without labels in {time.perf_counter() - started:.0f} s"
+            print(f"{taken}: mean error {found.error:.3f} in log size on held-out images")
         train(model, digits.train, digits.train_labels, plan.training, seed=seed, title=f"training {name}")
         rows.append(measure(name, model, digits, time.perf_counter() - started))
     return rows, dec
