@@ -17,7 +17,7 @@ from localscale.adaptation.arguments import call_base, find_images, first_weight
 from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
-from localscale.adaptation.source import as_batch, choose_source_size, size_of_images
+from localscale.adaptation.source import as_batch, canonical_size, choose_source_size, size_of_images
 from localscale.adaptation.state import allow_no_description, as_tensor, checksums, plain_state
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
@@ -181,7 +181,7 @@ class AdaptedModel(nn.Module):
     def _canonical_forward(
         self, key: int | str, images: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, SiteReport]]:
-        batched, size = isinstance(images, Tensor), None if self.source_size is None else self.input_size[1:]
+        batched, size = isinstance(images, Tensor), canonical_size(self)
         image = images if batched else self._as_batch(images)
         current = Pass(image, size or (image.shape[-2], image.shape[-1]))
         outer, self.channel.current = self.channel.current, current

@@ -15,7 +15,7 @@ from localscale.errors import ConfigError
 if TYPE_CHECKING:
     from localscale.adaptation.model import AdaptedModel
 
-__all__ = ["as_batch", "choose_source_size", "size_of_images"]
+__all__ = ["as_batch", "canonical_size", "choose_source_size", "size_of_images"]
 
 
 def choose_source_size(given: Any, input_size: tuple[int, int, int], sites: Sequence[Site]) -> tuple[int, int] | None:
@@ -50,6 +50,11 @@ def size_of_images(model: AdaptedModel) -> tuple[int, int, int]:
     """Return the (channels, height, width) of the images that a model was adapted for."""
     channels, height, width = model.input_size
     return (channels, *(model.source_size or (height, width)))
+
+
+def canonical_size(model: Any) -> tuple[int, int] | None:
+    """Return the (height, width) of a model's canonical forms; None if they are as large as the images."""
+    return model.input_size[1:] if getattr(model, "source_size", None) is not None else None
 
 
 def as_batch(images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
