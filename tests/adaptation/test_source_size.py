@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import localscale as ls
 from localscale import AdaptedModel, DECConfig, Preprocessing, SizeNetwork, adapt
+from localscale.adaptation.state import from_tensor
 from localscale.conventions import resize, stretch
 from localscale.errors import CheckpointError, ConfigError
 
@@ -209,7 +210,8 @@ def test_it_is_saved_and_loaded(tmp_path: Path):
     assert (loaded.source_size, loaded.preprocessing) == (model.source_size, model.preprocessing)
     images = torch.rand(2, 3, 96, 128)
     assert torch.equal(answer(loaded.eval(), images), answer(model, images))
-    torch.save(model.state_dict(), tmp_path / "state.pt")  # the description of the model travels with its tensors
+    described = from_tensor(model.state_dict()["_extra_state"])  # what a checkpoint of transformers' Trainer holds
+    assert described["source_size"] == [96, 128]
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.pop("source_size") == [96, 128]
     (tmp_path / "config.json").write_text(json.dumps(config))  # as older versions wrote it
