@@ -5,6 +5,8 @@ Convention: the image domain is [0,1]², x to the right, y down. Pixel (row i, c
 are (x, y) pairs in the last dimension. This holds for images, features, tokens and label maps alike.
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +18,7 @@ __all__ = [
     "lattice",
     "pixel_positions",
     "resize",
+    "resized_positions",
     "stretch",
     "to_grid_sample",
     "xy_pair",
@@ -63,6 +66,15 @@ def pixel_positions(displacement: Tensor) -> Tensor:
     return torch.stack((x, y), dim=-1)
 
 
+def resized_positions(displacement: Tensor, height: int, width: int) -> Tensor:
+    """Return where an image of ``height × width`` pixels is sampled to get one of the size of ``displacement``.
+
+    The positions are in pixels of the sampled image, ``(B, h, w, 2)``; ``displacement`` is l(p) − p in [0,1] units.
+    """
+    points = lattice(*displacement.shape[1:3], dtype=displacement.dtype, device=displacement.device) + displacement
+    return points.clamp(0, 1) * xy_pair(width - 1, height - 1, points)
+
+
 def to_grid_sample(pixels: Tensor) -> Tensor:
     """Convert pixel positions ``(B, H, W, 2)`` to the [−1,1] units of ``torch.nn.functional.grid_sample``."""
     _, height, width, _ = pixels.shape
@@ -105,14 +117,15 @@ def resize(x: Tensor, height: int, width: int) -> Tensor:
     """
     if x.shape[-2:] == (height, width):
         return x
-    rows = _resize_matrix(x.shape[-2], height, x.dtype, x.device)
-    columns = _resize_matrix(x.shape[-1], width, x.dtype, x.device)
-    return rows @ x @ columns.T
+    exact = compute_dtype(x.dtype)  # weights in half precision do not sum to one
+    rows = _resize_matrix(x.shape[-2], height, exact, x.device)
+    columns = _resize_matrix(x.shape[-1], width, exact, x.device)
+    with torch.autocast(x.device.type, enabled=False) if torch.is_autocast_enabled(x.device.type) else nullcontext():
+        return (rows @ x.to(exact) @ columns.T).to(x.dtype)
 
 
-def _resize_matrix(size: int, new: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _resize_matrix(size: int, new: int, exact: torch.dtype, device: torch.device) -> Tensor:
     """Return one row of weights per output, ``(new, size)``; a row sums to one and is balanced about its position."""
-    exact = compute_dtype(dtype)
     centres = coordinates(new, dtype=exact, device=device)[:, None] * (size - 1)
     offset = torch.arange(size, dtype=exact, device=device) - centres
     reach = max((size - 1) / max(new - 1, 1), 1.0)
@@ -120,5 +133,4 @@ def _resize_matrix(size: int, new: int, dtype: torch.dtype, device: torch.device
     total, first, second = ((tent * offset**power).sum(dim=1, keepdim=True) for power in (0, 1, 2))
     spread = total * second - first.square()
     alone = spread <= torch.finfo(exact).eps * total.square()  # a single pixel under the tent
-    weights = torch.where(alone, tent / total, tent * (second - first * offset) / torch.where(alone, 1, spread))
-    return weights.to(dtype)
+    return torch.where(alone, tent / total, tent * (second - first * offset) / torch.where(alone, 1, spread))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from localscale import kernels
-from localscale.conventions import coordinates, pixel_positions, xy_pair
+from localscale.conventions import coordinates, pixel_positions, resize, resized_positions, xy_pair
 from localscale.errors import MapError, ShapeError, near_misses
 from localscale.layouts import Layout, as_nchw, pixels_of
 from localscale.maps.base import InverseMethod, Map
@@ -54,16 +54,35 @@ def scale(
 
 
 def unscale(
-    x: Tensor, m: Map, *, mode: str = "bilinear", layout: Layout | None = None, sampler: str = "native"
+    x: Tensor,
+    m: Map,
+    *,
+    size: tuple[int, int] | None = None,
+    mode: str = "bilinear",
+    layout: Layout | None = None,
+    sampler: str = "native",
 ) -> Tensor:
-    """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). Arguments as in ``scale``.
+    """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). The other arguments are those of ``scale``.
+
+    With ``size``, the canonical form of a large image is small: parts that ``m`` enlarges show the detail of the large
+    image. The identity gives exactly ``localscale.conventions.resize(x, *size)``.
+
+    Convention: corners lie on corners, at every size. The warp keeps the size of ``x``, and an anti-aliased linear
+    filter then resizes the result; with ``mode="nearest"`` each new pixel is the nearest one of ``x``.
+
+    Args:
+        size: (height, width) of the result in pixels; by default that of ``x``.
 
     >>> m = localscale.identity_map()
     >>> image = torch.rand(2, 3, 7, 1)
     >>> torch.equal(unscale(image, m), image)
     True
+    >>> unscale(torch.rand(2, 3, 448, 448), m, size=(224, 224)).shape
+    torch.Size([2, 3, 224, 224])
     """
-    return _warp(x, m, mode=mode, layout=layout, sampler=sampler)
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise ShapeError(f"size is {size}; expected (height, width) in pixels")
+    return _warp(x, m, mode=mode, layout=layout, sampler=sampler, size=size)
 
 
 def scale_points(points: Tensor, m: Map, *, size: tuple[int, int] | None = None) -> Tensor:
@@ -106,7 +125,9 @@ def scale_boxes(boxes: Tensor, m: Map, *, size: tuple[int, int] | None = None) -
     return _by_map(_move_boxes, boxes, m, size, "boxes", 4)
 
 
-def _warp(x: Tensor, m: Map, *, mode: str, layout: Layout | None, sampler: str) -> Tensor:
+def _warp(
+    x: Tensor, m: Map, *, mode: str, layout: Layout | None, sampler: str, size: tuple[int, int] | None = None
+) -> Tensor:
     if mode not in MODES:
         raise ShapeError(f"no mode {mode!r}: {near_misses(str(mode), MODES)}")
     if sampler not in SAMPLERS:
@@ -125,6 +146,8 @@ def _warp(x: Tensor, m: Map, *, mode: str, layout: Layout | None, sampler: str) 
     height, width = pixels_of(x, layout)
     if m.batch not in (1, x.shape[0]):
         raise MapError(f"{m.batch} maps were given for a batch of {x.shape[0]}; expected 1 or {x.shape[0]}")
+    if size is not None and tuple(size) != (height, width):
+        return _warp_to_size(x, m, size, mode=mode, layout=layout, sampler=sampler)
     native = mode == "bilinear" and sampler == "native"
     if native and layout != "NHW" and kernels.available(x) and x.numel() < LARGE * x.shape[0]:
         from localscale.kernels.warp import fused_unscale
@@ -137,6 +160,16 @@ def _warp(x: Tensor, m: Map, *, mode: str, layout: Layout | None, sampler: str) 
     pixels = pixel_positions(displacement).expand(x.shape[0], -1, -1, -1)
     sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]
     return restore(sample(view, pixels))
+
+
+def _warp_to_size(x: Tensor, m: Map, size: tuple[int, int], *, mode: str, layout: Layout, sampler: str) -> Tensor:
+    """Return x(l(p)) at the pixels of another ``size``; a kernel that does both steps at once would be called here."""
+    if mode == "nearest":
+        view, restore = as_nchw(x, layout)
+        pixels = resized_positions(m.displacement_field(*size), view.shape[-2], view.shape[-1])
+        return restore(sample_nearest(view, pixels.expand(x.shape[0], -1, -1, -1)))
+    view, restore = as_nchw(_warp(x, m, mode=mode, layout=layout, sampler=sampler), layout)
+    return restore(resize(view, *size))
 
 
 def _by_map(

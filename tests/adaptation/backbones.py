@@ -209,7 +209,9 @@ def save_trained(path: Path) -> Path:
     return path / "saved"
 
 
-def sized(*sites: str, backbone: Backbone = VIT, base: nn.Module | None = None, **settings: Any) -> AdaptedModel:
+def sized(
+    *sites: str, backbone: Backbone = VIT, base: nn.Module | None = None, source_size: Any = None, **settings: Any
+) -> AdaptedModel:
     """An adapted model with random size networks, trusted as if they had learned, so that its maps move things.
 
     ``settings`` are fields of ``DECConfig``; two solver steps with random networks do not reach an equilibrium.
@@ -222,7 +224,8 @@ def sized(*sites: str, backbone: Backbone = VIT, base: nn.Module | None = None, 
         "gradient": "implicit",
     }
     base = backbone.build() if base is None else base
-    model = adapt(base, DECConfig(sites=sites, **config | settings), input_size=(3, *backbone.size)).eval()
+    sizes = {"input_size": (3, *backbone.size), "source_size": source_size}
+    model = adapt(base, DECConfig(sites=sites, **config | settings), **sizes).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for canonicalizer in model.canonicalizers.values():

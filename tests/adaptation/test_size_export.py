@@ -71,3 +71,39 @@ def test_onnx(tmp_path: Path):
             torch.testing.assert_close(torch.from_numpy(answer), model(images), atol=1e-4, rtol=0)
             with model.disabled():
                 assert (torch.from_numpy(answer) - model(images)).abs().max() > 1e-3
+
+
+# Images larger than the backbone's input
+
+
+def large(batch: int = 2, seed: int = 1) -> Tensor:
+    return torch.randn(batch, 3, 90, 120, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.slow
+def test_large_images_compiled():
+    model = made(source_size=(90, 120))
+    with torch.no_grad():
+        expected = model(large())
+        found = torch.compile(model, fullgraph=True, backend="aot_eager")(large())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_large_images_exported(tmp_path: Path):
+    model, path = made(source_size=(90, 120)), tmp_path / "model.onnx"
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(model, (large(),), dynamic_shapes=(({0: batch},),)).module()
+    with torch.no_grad():
+        torch.onnx.export(model, (large(),), dynamo=True, optimize=False, verbose=False).save(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (name,) = (value.name for value in session.get_inputs())
+    for seed in (1, 2):
+        images = large(seed=seed)
+        (answer,) = session.run(None, {name: images.numpy()})
+        with torch.no_grad():
+            expected, more = model(images), large(3, seed=seed)
+            torch.testing.assert_close(torch.from_numpy(answer), expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close(program(more), model(more), atol=1e-5, rtol=0)
+            with model.disabled():
+                assert (expected - model(images)).abs().max() > 1e-3

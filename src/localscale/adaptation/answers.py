@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localscale.conventions import stretch, xy_pair
 from localscale.errors import SiteError
 from localscale.maps.base import Map
 from localscale.warp import scale, scale_boxes, scale_points, unscale
@@ -21,10 +22,11 @@ from localscale.warp import scale, scale_boxes, scale_points, unscale
 __all__ = ["has_places", "scale_answer", "unscale_labels"]
 
 Images = Tensor | Sequence[Tensor]
+Size = tuple[int, int]
 TOKENS = ("hidden", "token", "embed")  # words in the names of tensors (B, tokens, channels)
 
 
-def scale_answer(answer: Any, m: Map, images: Images) -> Any:
+def scale_answer(answer: Any, m: Map, images: Images, size: Size | None = None) -> Any:
     """Return ``answer`` with everything that has a place in the images scaled back: S(·; l).
 
     That is every tensor ``(B, K, h, w)`` of any h and w; every tensor ``(B, h, w)`` with the aspect ratio of the
@@ -36,8 +38,10 @@ def scale_answer(answer: Any, m: Map, images: Images) -> Any:
         answer: the output of a model on canonical forms.
         m: one map per image.
         images: the images. If they are a list, only boxes, masks and keypoints are scaled back.
+        size: (height, width) of the canonical forms, if it is not the images'. Tensors of this size come back at the
+            size of the images, others at their own, and boxes and keypoints in pixels of the images.
     """
-    scaled, found = _scale_part(answer, "", m, images)
+    scaled, found = _scale_part(answer, "", m, images, size)
     if not found and not _only_numbers(answer):
         raise SiteError(
             f'mode="equivariant" at the input scales the answer back, but the model returned {_describe(answer)}; '
@@ -54,33 +58,40 @@ def has_places(name: str, value: Any) -> bool:
     return _are_detections(value)
 
 
-def unscale_labels(value: Any, m: Map, images: Images) -> Any:
-    """Return label maps, or boxes, masks and keypoints of each image, as they are in the canonical forms: S⁻¹(·; l)."""
+def unscale_labels(value: Any, m: Map, images: Images, size: Size | None = None) -> Any:
+    """Return label maps, or boxes, masks and keypoints of each image, as they are in the canonical forms: S⁻¹(·; l).
+
+    ``size`` is the (height, width) of the canonical forms, if it is not that of the images.
+    """
     if isinstance(value, Tensor):
-        return _warp(unscale, value, m)
-    return type(value)(_unscale_detection(one, m[index], _size(images[index])) for index, one in enumerate(value))
+        return _to_canonical(value, m, size)
+    return type(value)(_unscale_detection(one, m[index], _size(images[index]), size) for index, one in enumerate(value))
 
 
-def _scale_part(part: Any, name: str, m: Map, images: Images) -> tuple[Any, bool]:
+def _scale_part(part: Any, name: str, m: Map, images: Images, size: Size | None) -> tuple[Any, bool]:
     """Return a part of an answer, scaled back, and whether anything in it had a place."""
     if isinstance(part, Tensor):
-        fits = isinstance(images, Tensor) and "attention" not in name and _fits(part, images, name)
-        return (_warp(scale, part, m), True) if fits else (part, False)
+        if not isinstance(images, Tensor) or "attention" in name or not _fits(part, images, name, size):
+            return part, False
+        return _to_image(part, m, _size(images), size), True
     if _are_detections(part) and len(part) == len(images):
-        return type(part)(_scale_detection(one, m[index], _size(images[index])) for index, one in enumerate(part)), True
+        back = (_scale_detection(one, m[index], _size(images[index]), size) for index, one in enumerate(part))
+        return type(part)(back), True
     done = {
-        key: _scale_part(value, name if isinstance(key, int) else str(key), m, images) for key, value in _entries(part)
+        key: _scale_part(value, name if isinstance(key, int) else str(key), m, images, size)
+        for key, value in _entries(part)
     }
     if not any(found for _, found in done.values()):
         return part, False
     return _rebuilt(part, {key: value for key, (value, _) in done.items()}), True
 
 
-def _fits(part: Tensor, images: Tensor, name: str) -> bool:
-    """Return whether ``part`` holds features, or one number per pixel, of ``images``."""
+def _fits(part: Tensor, images: Tensor, name: str, size: Size | None) -> bool:
+    """Return whether ``part`` holds features, or one number per pixel, of ``images`` or their forms of ``size``."""
     if part.dim() not in (3, 4) or part.shape[0] != images.shape[0]:
         return False
-    return part.dim() == 4 or (not any(word in name for word in TOKENS) and _same_shape(_size(part), _size(images)))
+    shown = size or _size(images)
+    return part.dim() == 4 or (not any(word in name for word in TOKENS) and _same_shape(_size(part), shown))
 
 
 def _same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -113,8 +124,22 @@ def _rebuilt(part: Any, entries: dict[Any, Any]) -> Any:
     return type(part)(*entries.values()) if hasattr(part, "_fields") else type(part)(entries.values())
 
 
-def _warp(by: Callable[..., Tensor], x: Tensor, m: Map) -> Tensor:
-    return by(x, m, mode="bilinear" if x.is_floating_point() else "nearest") if x.numel() else x
+def _to_image(x: Tensor, m: Map, image_size: Size, size: Size | None) -> Tensor:
+    """Return maps of pixels scaled back, S(·; l), at the size of the image if they have that of its canonical form."""
+    large = image_size if _size(x) == size else _size(x)
+    if not x.numel():  # no masks
+        return x.new_empty(*x.shape[:-2], *large)
+    if not x.is_floating_point():
+        return unscale(x, m.inverse(), size=large, mode="nearest")
+    layers = x if x.dim() == 4 else x[:, None]
+    return scale(stretch(layers, *large), m).reshape(*x.shape[:-2], *large)
+
+
+def _to_canonical(x: Tensor, m: Map, size: Size | None) -> Tensor:
+    """Return maps of pixels as they are in the canonical form, S⁻¹(·; l), at its ``size``."""
+    if not x.numel():
+        return x.new_empty(*x.shape[:-2], *(size or _size(x)))
+    return unscale(x, m, size=size, mode="bilinear" if x.is_floating_point() else "nearest")
 
 
 def _are_detections(value: Any) -> bool:
@@ -126,26 +151,49 @@ def _are_detections(value: Any) -> bool:
     )
 
 
-def _scale_detection(detection: Mapping[str, Any], m: Map, size: tuple[int, int]) -> dict[str, Any]:
-    return _move_detection(detection, m, size, lambda masks: _warp(scale, masks, m))
+def _scale_detection(detection: Mapping[str, Any], m: Map, image_size: Size, size: Size | None) -> dict[str, Any]:
+    def move(places: Tensor, by: Callable[..., Tensor]) -> Tensor:
+        return by(_resize_places(places, size or image_size, image_size), m, size=image_size)
+
+    return _move_detection(detection, move, lambda masks: _to_image(masks, m, image_size, size))
 
 
-def _unscale_detection(detection: Mapping[str, Any], m: Map, size: tuple[int, int]) -> dict[str, Any]:
-    return _move_detection(detection, m.inverse(), size, lambda masks: _warp(unscale, masks, m))
+def _unscale_detection(detection: Mapping[str, Any], m: Map, image_size: Size, size: Size | None) -> dict[str, Any]:
+    def move(places: Tensor, by: Callable[..., Tensor]) -> Tensor:
+        return _resize_places(by(places, m.inverse(), size=image_size), image_size, size or image_size)
+
+    return _move_detection(detection, move, lambda masks: _to_canonical(masks, m, size))
 
 
 def _move_detection(
-    detection: Mapping[str, Any], m: Map, size: tuple[int, int], warp: Callable[[Tensor], Tensor]
+    detection: Mapping[str, Any],
+    move: Callable[[Tensor, Callable[..., Tensor]], Tensor],
+    warp: Callable[[Tensor], Tensor],
 ) -> dict[str, Any]:
     moved = dict(detection)
-    moved["boxes"] = scale_boxes(detection["boxes"], m, size=size)
+    moved["boxes"] = move(detection["boxes"], scale_boxes)
     if "masks" in moved:
         moved["masks"] = warp(detection["masks"])
     if "keypoints" in moved:
         points = detection["keypoints"]  # (N, K, 3): x, y, visibility
-        xy = scale_points(points[..., :2].flatten(0, 1), m, size=size).view_as(points[..., :2])
+        xy = move(points[..., :2].flatten(0, 1), scale_points).view_as(points[..., :2])
         moved["keypoints"] = torch.cat((xy, points[..., 2:]), dim=-1)
     return moved
+
+
+def _resize_places(places: Tensor, size: Size, new: Size) -> Tensor:
+    """Return points or boxes ``(…, x, y, …)`` of an image of ``size`` in the pixels of the same image at size ``new``.
+
+    Convention: centres of the corner pixels stay such centres. A place beyond them keeps its distance from them, so
+    that the border of the one image is the border of the other.
+    """
+    if size == new:
+        return places
+    pairs = places.unflatten(-1, (-1, 2))
+    before, after = (xy_pair(width - 1, height - 1, places) for height, width in (size, new))
+    centred = pairs - 0.5
+    inside = torch.minimum(centred.clamp_min(0), before)
+    return (inside * (after / before.clamp_min(1)) + (centred - inside) + 0.5).flatten(-2)
 
 
 def _tensors(part: Any) -> Iterator[Tensor]:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from localscale.adaptation.answers import has_places, unscale_labels
 from localscale.adaptation.wrapper import replace_feature, split_feature
-from localscale.errors import ShapeError
+from localscale.errors import LocalScaleError, ShapeError
 from localscale.maps.base import Map
 
-__all__ = ["find_images", "first_weight", "unscale_arguments"]
+__all__ = ["call_base", "find_images", "first_weight", "unscale_arguments"]
 
 
 def find_images(
@@ -40,11 +40,17 @@ def find_images(
 
 
 def unscale_arguments(
-    names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any], m: Map, images: Any, mode: str
+    names: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    m: Map,
+    images: Any,
+    mode: str,
+    size: tuple[int, int] | None = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with label maps and boxes as they are in the canonical forms; warn if ``mode`` forbids it.
 
-    ``names`` are those of the positional arguments.
+    ``names`` are those of the positional arguments; ``size`` is that of the canonical forms if it is not the images'.
     """
     named = [*zip(names, args, strict=False), *kwargs.items()]
     for index, (name, value) in enumerate(named):
@@ -58,8 +64,25 @@ def unscale_arguments(
             )
             continue
         key = index if index < len(args) else name
-        args, kwargs = replace_feature(args, kwargs, key, unscale_labels(value, m, images))
+        args, kwargs = replace_feature(args, kwargs, key, unscale_labels(value, m, images, size))
     return args, kwargs
+
+
+def call_base(
+    base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: tuple[int, int], usual: tuple[int, int]
+) -> Any:
+    """Call ``base`` on images of ``size``; if it fails for another size than its ``usual`` one, the error says so."""
+    if torch.compiler.is_compiling() or size == usual:
+        return base(*args, **kwargs)
+    try:
+        return base(*args, **kwargs)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        if isinstance(error, LocalScaleError | torch.OutOfMemoryError):
+            raise
+        raise ShapeError(
+            f"{type(base).__name__} did not take {size[0]}×{size[1]} images ({error}); "
+            f"it was adapted with {usual[0]}×{usual[1]}"
+        ) from error
 
 
 def first_weight(model: nn.Module) -> Tensor:

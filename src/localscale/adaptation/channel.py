@@ -18,16 +18,14 @@ __all__ = ["Channel", "Pass"]
 
 @dataclass
 class Pass:
-    """The image of one call of an adapted model, and the reports of its sites."""
+    """The image of one call of an adapted model, and the reports of its sites.
+
+    ``image_size`` is the (height, width) in pixels of what the base model takes: a large image's canonical form.
+    """
 
     image: Tensor
+    image_size: tuple[int, int]
     report: dict[str, SiteReport] = field(default_factory=dict)
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """(H, W) in pixels."""
-        height, width = self.image.shape[-2:]
-        return height, width
 
 
 class Channel(threading.local):

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.model import AdaptedModel
 from localscale.adaptation.size_sites import features_at, size_canonicalizers, size_losses
+from localscale.adaptation.source import size_of_images
 from localscale.conventions import resize
 from localscale.errors import CheckpointError, ConfigError, DataError
 from localscale.files import write_all
@@ -58,10 +59,10 @@ def learn_sizes(
     Args:
         model: adapted with a ``SizeNetwork``, as ``ls.adapt(base)`` does, at any sites.
         images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
-            model's input size; or a loader of batches, of which the first tensor (or ``pixel_values``) is used. They
-            must be normalised as the base model expects. A tenth of the images, or a loader's first batch, is held out
-            for the measurement; a loader that shuffles holds out another batch in each pass. Images that hold NaN
-            do not count.
+            size that the model was adapted for; or a loader of batches, of which the first tensor (or
+            ``pixel_values``) is used. They must be normalised as the base model expects. A tenth of the images, or a
+            loader's first batch, is held out for the measurement; a loader that shuffles holds out another batch in
+            each pass. Images that hold NaN do not count.
         steps: optimizer steps.
         batch_size: images per step; a loader's batches stay as they are.
         checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C,
@@ -78,7 +79,7 @@ def learn_sizes(
         raise ConfigError(f"steps is {steps} and batch_size {batch_size}; expected at least 1 of each")
     network = nn.ModuleList(canonicalizer.network for canonicalizer in size_canonicalizers(model).values())
     weight = next(network.parameters())
-    held_out, batches = _split(images, batch_size, model.input_size)
+    held_out, batches = _split(images, batch_size, size_of_images(model))
     held_out = _finite(held_out)
     path = None if checkpoint is None else Path(checkpoint)
     needed = [parameter.requires_grad for parameter in network.parameters()]

@@ -13,16 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from localscale.adaptation.answers import scale_answer
-from localscale.adaptation.arguments import find_images, first_weight, unscale_arguments
+from localscale.adaptation.arguments import call_base, find_images, first_weight, unscale_arguments
 from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
-from localscale.adaptation.state import DESCRIPTION, as_tensor, checksums, plain_state
+from localscale.adaptation.source import as_batch, canonical_size, choose_source_size, size_of_images
+from localscale.adaptation.state import allow_no_description, as_tensor, checksums, plain_state
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
 from localscale.canonicalizer.sizes import SizeEstimator
-from localscale.conventions import resize
-from localscale.errors import ConfigError, LocalScaleError, ShapeError, SiteError
+from localscale.conventions import compute_dtype
+from localscale.errors import ConfigError, SiteError
+from localscale.maps.base import Map
+from localscale.maps.build import identity_map
 from localscale.warp import unscale
 
 __all__ = ["AdaptedModel", "adapt"]
@@ -33,6 +36,7 @@ def adapt(
     config: DECConfig | dict[str, Any] | str | Path | None = None,
     *,
     input_size: tuple[int, int, int] | None = None,
+    source_size: int | tuple[int, int] | None = None,
 ) -> AdaptedModel:
     """Make ``model`` canonicalize the features at ``config.sites``; before training its outputs do not change.
 
@@ -45,6 +49,12 @@ def adapt(
             default the size equilibrium at the input.
         input_size: (channels, height, width) of the trial run that finds feature shapes; by default the size that
             ``model`` declares, else 224 × 224.
+        source_size: the size of the images, if it is larger than the input: (height, width), or the longer side at the
+            aspect ratio of the input. The canonicalizer at ``"input"`` then looks at the large image, and samples a
+            canonical form of the input's size from it. Images of any size are accepted; smaller ones than the input
+            are enlarged.
+
+    Convention: the identity map gives ``localscale.conventions.resize(images, *input_size[1:])``, corners on corners.
 
     >>> import timm
     >>> model = adapt(timm.create_model("vit_tiny_patch16_224"))
@@ -58,7 +68,7 @@ def adapt(
     if any(isinstance(module, AdaptedModel | AdaptedSite) for module in model.modules()):
         raise SiteError(f"this {type(model).__name__} is already adapted; call unwrap() first")
     sites, size = resolve_sites(model, config.sites, input_size)
-    return AdaptedModel(model, config, sites, size)
+    return AdaptedModel(model, config, sites, size, choose_source_size(source_size, size, sites))
 
 
 class AdaptedModel(nn.Module):
@@ -68,7 +78,8 @@ class AdaptedModel(nn.Module):
     path to its canonicalizer. Other attributes are those of ``base``, for example ``config`` and ``device`` of a
     transformers model, ``num_classes`` and ``forward_features`` of a timm model.
 
-    ``preprocessing`` says how images become the model's input, where the base declares it.
+    ``preprocessing`` says how images become the model's input, where the base declares it. ``source_size`` is the
+    (height, width) of large images that it was adapted for, or None; then images of any size are accepted.
 
     >>> import timm
     >>> model = adapt(timm.create_model("resnet18", num_classes=37))
@@ -76,19 +87,26 @@ class AdaptedModel(nn.Module):
     (37, 'invariant')
     """
 
-    def __init__(self, base: nn.Module, config: DECConfig, sites: list[Site], input_size: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        base: nn.Module,
+        config: DECConfig,
+        sites: list[Site],
+        input_size: tuple[int, int, int],
+        source_size: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
-        self.dec_config, self.sites, self.input_size = config, sites, input_size
+        self.dec_config, self.sites, self.input_size, self.source_size = config, sites, input_size, source_size
         self.input_names = tuple(inspect.signature(base.forward).parameters)
         self.input_name = self.input_names[0] if self.input_names else ""
-        self.preprocessing = Preprocessing.of(base, input_size=input_size)
+        self.preprocessing = Preprocessing.of(base, input_size=size_of_images(self))
         self.channel = Channel()
         self.base_checksums = checksums(base)
         self.base = base
         self.input_canonicalizer: Canonicalizer | None = None
         self.adapted: dict[str, AdaptedSite] = {}  # not a ModuleDict: these modules belong to the base
         self.training = base.training
-        self.register_load_state_dict_pre_hook(_allow_no_description)
+        self.register_load_state_dict_pre_hook(allow_no_description)
         device = first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
         for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
@@ -139,7 +157,8 @@ class AdaptedModel(nn.Module):
 
         With the site ``"input"`` in mode ``"equivariant"``, the output is scaled back from the canonical forms to the
         images, and ``labels`` that are maps of pixels, or ``targets`` with boxes, are brought to the canonical forms,
-        so that the base model's own loss compares like with like.
+        so that the base model's own loss compares like with like. With a ``source_size``, maps of pixels of the
+        canonical form's size come back at the size of the images, and boxes in their pixels.
 
         With ``return_report=True`` also return a dictionary from site path to ``SiteReport``.
         """
@@ -153,7 +172,7 @@ class AdaptedModel(nn.Module):
             kwargs["labels"] = labels
         key, images = find_images(self.base, self.input_name, self.input_size[0], args, kwargs)
         report: dict[str, SiteReport] = {}
-        if self.channel.disabled:
+        if self.channel.disabled and self.source_size is None:
             output = self.base(*args, **kwargs)
         else:
             output, report = self._canonical_forward(key, images, args, kwargs)
@@ -162,26 +181,37 @@ class AdaptedModel(nn.Module):
     def _canonical_forward(
         self, key: int | str, images: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, SiteReport]]:
-        batched = isinstance(images, Tensor)
-        current = Pass(images if batched else self._as_batch(images))
+        batched, size = isinstance(images, Tensor), canonical_size(self)
+        image = images if batched else self._as_batch(images)
+        current = Pass(image, size or (image.shape[-2], image.shape[-1]))
         outer, self.channel.current = self.channel.current, current
         try:
             if self.input_canonicalizer is None:
-                return self._call_base(current, args, kwargs), current.report
-            report = current.report[INPUT] = self.input_canonicalizer(current.image)
-            m = report.applied
+                return call_base(self.base, args, kwargs, current.image_size, self.input_size[1:]), current.report
+            m = self._input_map(current)
             if batched:
-                canonical = unscale(images, m)
+                canonical = unscale(images, m, size=size)
             else:
-                canonical = type(images)(unscale(image[None], m[index])[0] for index, image in enumerate(images))
+                canonical = type(images)(unscale(one[None], m[index], size=size)[0] for index, one in enumerate(images))
             args, kwargs = replace_feature(args, kwargs, key, canonical)
-            args, kwargs = unscale_arguments(self.input_names, args, kwargs, m, images, self.dec_config.mode)
-            output = self._call_base(current, args, kwargs)
+            if self.dec_config.mode == "equivariant" or not self.channel.disabled:
+                mode = self.dec_config.mode
+                args, kwargs = unscale_arguments(self.input_names, args, kwargs, m, images, mode, size)
+            output = call_base(self.base, args, kwargs, current.image_size, self.input_size[1:])
         finally:
             self.channel.current = outer
         if self.dec_config.mode == "equivariant":
-            output = scale_answer(output, m, images)
+            output = scale_answer(output, m, images, size)
         return output, current.report
+
+    def _input_map(self, current: Pass) -> Map:
+        """Return the maps of the images, reported in ``current``; while the model is disabled, the identity."""
+        if self.channel.disabled:
+            image = current.image
+            return identity_map(len(image), dtype=compute_dtype(image.dtype), device=image.device)
+        assert self.input_canonicalizer is not None
+        current.report[INPUT] = self.input_canonicalizer(current.image)
+        return current.report[INPUT].applied
 
     def _as_batch(self, images: Sequence[Tensor]) -> Tensor:
         """Return images of any sizes as a batch in which canonicalizers find maps; a map is for all sizes."""
@@ -190,22 +220,7 @@ class AdaptedModel(nn.Module):
                 'source="image" needs images of one size at latent sites, because a detector pads them to one batch; '
                 f'use source="latent" at {next(iter(self.adapted))}'
             )
-        _, height, width = self.input_size
-        return torch.cat([resize(image[None], height, width) for image in images])
-
-    def _call_base(self, current: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.compiler.is_compiling() or current.image_size == self.input_size[1:]:
-            return self.base(*args, **kwargs)
-        try:
-            return self.base(*args, **kwargs)
-        except (AssertionError, RuntimeError, ValueError) as error:
-            if isinstance(error, LocalScaleError | torch.OutOfMemoryError):
-                raise
-            height, width = current.image_size
-            raise ShapeError(
-                f"{type(self.base).__name__} did not take {height}×{width} images ({error}); "
-                f"it was adapted with {self.input_size[1]}×{self.input_size[2]}"
-            ) from error
+        return as_batch(images, size_of_images(self)[1:])
 
     def size_loss(self, images: Tensor) -> Tensor:
         """Return the loss that teaches every ``SizeNetwork`` the sizes of things in ``images``, without labels.
@@ -372,11 +387,6 @@ class AdaptedModel(nn.Module):
         if isinstance(source, str) and not folder.exists() and HUB_ID.fullmatch(source):
             folder = download(source, FILES, revision=revision, token=token)
         return load(folder, base_model, token=token)
-
-
-def _allow_no_description(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let ``load_state_dict`` accept tensors without a description, such as those of older files."""
-    state.setdefault(prefix + DESCRIPTION, torch.empty(0, dtype=torch.uint8))
 
 
 def _replace(model: nn.Module, path: str, module: nn.Module) -> None:

@@ -13,6 +13,7 @@ from localscale.adaptation.channel import Pass
 from localscale.canonicalizer import INPUT, Canonicalizer
 from localscale.canonicalizer.size_loss import SizeLoss
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.conventions import resize
 from localscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,15 +42,17 @@ def size_losses(model: AdaptedModel, images: Tensor, *, update_trust: bool = Tru
 def features_at(model: AdaptedModel, images: Tensor, paths: list[str]) -> dict[str, Tensor]:
     """Return what the canonicalizers at ``paths`` see, ``(B, C, H, W)``: the images, or the base model's features.
 
-    The features are those of the images as they are. The base model runs once, in evaluation mode and without
-    gradients, and only if a site needs its features.
+    The features are those of the images as they are, which the model's ``source_size`` resizes to the base model's
+    input. The base model runs once, in evaluation mode and without gradients, and only if a site needs its features.
     """
     at_image = model.dec_config.source == "image"
     seen = {path: images for path in paths if path == INPUT or at_image}
     if len(seen) == len(paths):
         return seen
     channel = model.channel
-    outer, channel.current, channel.recorded = channel.current, Pass(images), {}
+    if model.source_size is not None:
+        images = resize(images, *model.input_size[1:])
+    outer, channel.current, channel.recorded = channel.current, Pass(images, (images.shape[-2], images.shape[-1])), {}
     try:
         with torch.no_grad(), _evaluating(model.base):
             model.base(images)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from localscale.adaptation.wrapper import AdaptedSite
 
-__all__ = ["DESCRIPTION", "as_tensor", "checksum", "checksums", "from_tensor", "plain_state"]
+__all__ = ["DESCRIPTION", "allow_no_description", "as_tensor", "checksum", "checksums", "from_tensor", "plain_state"]
 
 DESCRIPTION = "_extra_state"  # PyTorch's name in a state_dict for what a module adds to its tensors
 
@@ -50,3 +50,8 @@ def as_tensor(description: dict[str, Any], device: torch.device) -> Tensor:
 def from_tensor(tensor: Tensor) -> Any:
     """Return the JSON values that ``as_tensor`` wrote; other tensors raise ``ValueError``."""
     return json.loads(bytes(tensor.to(torch.uint8).flatten().tolist()).decode())
+
+
+def allow_no_description(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Let ``load_state_dict`` accept tensors without a description, such as those of older files."""
+    state.setdefault(prefix + DESCRIPTION, torch.empty(0, dtype=torch.uint8))

@@ -57,6 +57,7 @@ def save(
         "format": FORMAT,
         "config": model.dec_config.to_dict(),
         "input_size": list(model.input_size),
+        "source_size": None if model.source_size is None else list(model.source_size),
         "base_model": {"class": f"{type(model.base).__module__}.{type(model.base).__qualname__}", **origin.to_dict()},
         "base_digest": _digest({name: crc for name, crc in model.base_checksums.items() if name not in saved}),
         "preprocessing": None if model.preprocessing is None else model.preprocessing.to_dict(),
@@ -100,7 +101,8 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
         config = DECConfig.from_dict(description["config"])
         preprocessing = description.get("preprocessing")
         preprocessing = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        model = adapt(base_model, config, input_size=tuple(description["input_size"]))
+        sizes = {"input_size": tuple(description["input_size"]), "source_size": description.get("source_size")}
+        model = adapt(base_model, config, **sizes)
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG} holds a configuration this version cannot use: {error}") from error
     except LocalScaleError as error:
@@ -144,6 +146,7 @@ def describe_state(model: AdaptedModel) -> dict[str, Any]:
         "format": FORMAT,
         "config": model.dec_config.to_dict(),
         "input_size": list(model.input_size),
+        "source_size": None if model.source_size is None else list(model.source_size),
         "base_model": {"class": kind, **origin.to_dict(), "weights": None},
         "base_digest": None,
         "preprocessing": None if model.preprocessing is None else model.preprocessing.to_dict(),

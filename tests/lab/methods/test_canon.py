@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from baseline_inputs import cnn, images, randomise
 from torch import Tensor, nn
 
-from localscale.conventions import resize
+from localscale.conventions import resize, stretch
 from localscale.errors import ConfigError
 from localscale.lab.methods import Canon, DiscreteCanonicalizer
 from localscale.lab.methods.canon import EnergyCNN, profiles
 from localscale.maps import SeparableMap, map_from_logits
 from localscale.maps.monotone import MonotoneMap
-from localscale.warp import unscale
+from localscale.warp import scale, unscale
 
 
 def trained(dtype: torch.dtype = torch.float32, **settings) -> DiscreteCanonicalizer:
@@ -197,3 +197,21 @@ def test_an_energy_is_one_number_per_image_and_zero_at_first():
     assert torch.equal(energy(torch.rand(3, 2, 17, 9)), torch.zeros(3))
     nn.init.ones_(energy.to_energy.weight)
     assert len(energy(torch.rand(3, 2, 17, 9)).unique()) == 3
+
+
+# Images larger than the backbone's input.
+
+
+@pytest.mark.parametrize("mode", ["invariant", "equivariant"])
+def test_large_images_become_small_canonical_forms(mode: str):
+    base = cnn() if mode == "invariant" else nn.Conv2d(3, 4, 3, padding=1)
+    sizes = {"input_size": (3, 24, 16), "source_size": (48, 32)}
+    model = Canon(configurations=9, mode=mode).build(base, **sizes)
+    large = images(2, 48, seed=5)[:, :, :, :32]
+    before = base(resize(large, 24, 16))
+    expected = before if mode == "invariant" else stretch(before, 48, 32)
+    torch.testing.assert_close(model(large), expected, atol=1e-5, rtol=0)
+    m = randomise(model, std=3.0).choose(large)
+    after = base(unscale(large, m, size=(24, 16)))
+    expected = after if mode == "invariant" else scale(stretch(after, 48, 32), m)
+    torch.testing.assert_close(model(large), expected)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from localscale.canonicalizer import Descent, Direct
+from localscale.canonicalizer import DECConfig, Descent, Direct
 from localscale.equilibrium import Implicit, Unrolled
 from localscale.errors import ConfigError
 from localscale.lab.backbones.catalogue import BACKBONES
@@ -220,3 +220,22 @@ def test_recipes_are_values():
     assert type(recipe) is Recipe
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.seed = 1  # type: ignore[misc]
+
+
+# Images larger than the backbone's input
+
+
+def test_recipes_take_a_source_size():
+    for name in ("imagenet-deit_tiny-dec", "imagenet-deit_tiny-base", "imagenet-deit_tiny-canon"):
+        recipe = dataclasses.replace(find_recipe(name), source_size=448)
+        recipe.check()
+        assert recipe.loaded_data.image_size == 448
+        assert from_dict(json.loads(json.dumps(to_dict(recipe)))) == recipe
+    older = to_dict(find_recipe("mnist-deit_tiny-aug"))
+    del older["source_size"]
+    assert from_dict(older).source_size is None
+    with pytest.raises(ConfigError, match="--source-size is 200"):
+        dataclasses.replace(recipe, source_size=200).check()
+    latent = DEC(DECConfig.paper(sites=("blocks.0",)))
+    with pytest.raises(ConfigError, match=r"needs a canonicalizer at input, but the sites are blocks\.0"):
+        dataclasses.replace(recipe, method=latent, source_size=448).check()

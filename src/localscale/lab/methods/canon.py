@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localscale.conventions import compute_dtype, resize
+from localscale.conventions import compute_dtype, resize, stretch
 from localscale.errors import ConfigError
-from localscale.lab.methods.method import Method, check_mode
+from localscale.lab.methods.method import Method, backbone_size, check_mode
 from localscale.maps.monotone import MonotoneMap, displacements_from_logits
 from localscale.maps.separable import SeparableMap
 from localscale.warp import scale, unscale
@@ -57,6 +57,8 @@ class DiscreteCanonicalizer(nn.Module):
     The energies are computed on a small copy of each image. The argmin uses a straight-through gradient: the forward
     pass takes the map of least energy, the backward pass differentiates the softmax-weighted mean of all maps.
 
+    ``size`` is the (height, width) of the canonical forms, if the images are larger.
+
     >>> model = DiscreteCanonicalizer(nn.Flatten(), channels=3, configurations=4)
     >>> image = torch.rand(2, 3, 16, 16)
     >>> torch.equal(model(image), image.flatten(1))
@@ -74,12 +76,13 @@ class DiscreteCanonicalizer(nn.Module):
         resolution: int = 56,
         temperature: float = 1.0,
         mode: str = "invariant",
+        size: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         check_configurations(configurations, knots, strength)
         self.profile = (math.isqrt(configurations), knots, strength)
         self.base, self.energy = base, EnergyCNN(channels)
-        self.resolution, self.temperature, self.mode = resolution, temperature, mode
+        self.resolution, self.temperature, self.mode, self.size = resolution, temperature, mode, size
 
     def _offsets(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return all maps' displacements along x and y, ``(K, knots)``; a buffer would be rounded by ``.half()``."""
@@ -112,8 +115,10 @@ class DiscreteCanonicalizer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         m = self.choose(images)
-        answer = self.base(unscale(images, m))
-        return scale(answer, m) if self.mode == "equivariant" else answer
+        answer = self.base(unscale(images, m, size=self.size))
+        if self.mode == "invariant":
+            return answer
+        return scale(answer if self.size is None else stretch(answer, images.shape[-2], images.shape[-1]), m)
 
 
 def check_configurations(configurations: int, knots: int, strength: float) -> None:
@@ -158,11 +163,18 @@ class Canon(Method):
     def check_answers(self, *, dense: bool) -> None:
         check_mode(self.mode, dense=dense)
 
-    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> nn.Module:
+    def build(
+        self,
+        backbone: nn.Module,
+        *,
+        input_size: tuple[int, int, int] | None = None,
+        source_size: tuple[int, int] | None = None,
+    ) -> nn.Module:
         return DiscreteCanonicalizer(
             backbone,
             configurations=self.configurations,
             knots=self.canon_knots,
             strength=self.canon_strength,
             mode=self.mode,
+            size=None if source_size is None else backbone_size(backbone, input_size),
         )

@@ -77,8 +77,14 @@ class DEC(Method):
         if dense or INPUT in map(str, self.config.sites):  # a classifier may scale inner features back
             check_mode(self.config.mode, dense=dense)
 
-    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> AdaptedModel:
-        return adapt(backbone, self.config, input_size=input_size)
+    def build(
+        self,
+        backbone: nn.Module,
+        *,
+        input_size: tuple[int, int, int] | None = None,
+        source_size: tuple[int, int] | None = None,
+    ) -> AdaptedModel:
+        return adapt(backbone, self.config, input_size=input_size, source_size=source_size)
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws

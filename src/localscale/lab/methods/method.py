@@ -9,10 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from localscale.adaptation.discover import usual_input_size
+from localscale.conventions import resize, stretch
 from localscale.errors import ConfigError
 from localscale.lab.randomness import Draws
 
-__all__ = ["Criterion", "FineTune", "Method", "TrainingStep", "check_mode"]
+__all__ = ["Criterion", "FineTune", "Method", "Resized", "TrainingStep", "backbone_size", "check_mode"]
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -27,12 +29,22 @@ class Method:
     def check_answers(self, *, dense: bool) -> None:
         """Raise ``ConfigError`` if the method cannot be used for segmentation (``dense``) or for classification."""
 
-    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> nn.Module:
+    def build(
+        self,
+        backbone: nn.Module,
+        *,
+        input_size: tuple[int, int, int] | None = None,
+        source_size: tuple[int, int] | None = None,
+    ) -> nn.Module:
         """Return the model to train: ``backbone``, or a module around it that starts with the same answers.
 
-        ``input_size`` is the (channels, height, width) of its images; by default what ``backbone`` declares.
+        Args:
+            backbone: a classifier, or a segmenter.
+            input_size: the (channels, height, width) of its images; by default what ``backbone`` declares.
+            source_size: the (height, width) of the images that are given to the model, if they are larger; they are
+                resized for ``backbone``, by default as a whole.
         """
-        return backbone
+        return backbone if source_size is None else Resized(backbone, backbone_size(backbone, input_size))
 
     def prepare(
         self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool, checkpoint: Path | None = None
@@ -62,6 +74,30 @@ class Method:
 @dataclass(frozen=True)
 class FineTune(Method):
     """Train the backbone alone; Base, Aug and Aug+ differ in the augmentation and the first weights."""
+
+
+class Resized(nn.Module):
+    """A backbone for larger images: they are resized to its ``size``, and maps of pixels are enlarged to theirs.
+
+    So a control without a canonicalizer sees what an adapted model with a ``source_size`` sees through the identity.
+
+    >>> Resized(nn.Conv2d(3, 5, 1), (8, 8))(torch.rand(2, 3, 16, 20)).shape
+    torch.Size([2, 5, 16, 20])
+    """
+
+    def __init__(self, base: nn.Module, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.base, self.size = base, size
+
+    def forward(self, images: Tensor) -> Tensor:
+        answer = self.base(resize(images, *self.size))
+        return stretch(answer, images.shape[-2], images.shape[-1]) if answer.dim() == 4 else answer
+
+
+def backbone_size(backbone: nn.Module, input_size: tuple[int, int, int] | None) -> tuple[int, int]:
+    """Return the (height, width) of a backbone's images: those of ``input_size``, or what it declares."""
+    _, height, width = input_size or usual_input_size(backbone)
+    return height, width
 
 
 def check_mode(mode: str, *, dense: bool) -> None:

@@ -57,8 +57,14 @@ class SizeEquilibrium(Method):
     def check_answers(self, *, dense: bool) -> None:
         check_mode(self.config.mode, dense=dense)
 
-    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> AdaptedModel:
-        model = adapt(backbone, self.config, input_size=input_size)
+    def build(
+        self,
+        backbone: nn.Module,
+        *,
+        input_size: tuple[int, int, int] | None = None,
+        source_size: tuple[int, int] | None = None,
+    ) -> AdaptedModel:
+        model = adapt(backbone, self.config, input_size=input_size, source_size=source_size)
         if not self.along:
             for canonicalizer in size_canonicalizers(model).values():
                 canonicalizer.requires_grad_(False)

@@ -13,6 +13,7 @@ import tyro
 from torch import nn
 
 from localscale.adaptation.discover import usual_input_size
+from localscale.canonicalizer import INPUT, DECConfig
 from localscale.errors import ConfigError, near_misses
 from localscale.lab.methods import METHODS, FineTune, Method, RandomScaling
 from localscale.lab.recipes.optimization import Optimization
@@ -42,6 +43,8 @@ class Recipe:
     """The method that the table compares."""
     data: TaskData = field(default_factory=MNISTData)
     """The dataset and how it is evaluated."""
+    source_size: int | None = None
+    """Side of the images that are loaded, if it is larger than the backbone's input, --data.image-size."""
     augmentation: RandomScaling = field(default_factory=lambda: RandomScaling(probability=0.0))
     """Random monotone scaling of the training images."""
     optimization: tyro.conf.OmitArgPrefixes[Optimization] = field(default_factory=Optimization)
@@ -79,6 +82,7 @@ class Recipe:
             raise ConfigError("segmentation has no --mixup, --cutmix or --random-erasing; set them to 0")
         if self.data.dense and self.head_norm:
             raise ConfigError("--head-norm is for classifiers, and this task is segmentation; leave it out")
+        self._check_source_size()
         if self.head_width < 1:
             raise ConfigError(f"--head-width is {self.head_width}; expected at least 1")
         if self.max_skipped < 0:
@@ -86,10 +90,33 @@ class Recipe:
         if self.regularization.mixup + self.regularization.cutmix and self.optimization.batch_size % 2:
             raise ConfigError(f"mixup needs an even batch size; try --batch-size {self.optimization.batch_size + 1}")
 
+    def _check_source_size(self) -> None:
+        if self.source_size is None:
+            return
+        if self.source_size < self.data.image_size:
+            raise ConfigError(
+                f"--source-size is {self.source_size} and the backbone's input, --data.image-size, is "
+                f"{self.data.image_size}; expected at least as many pixels"
+            )
+        config = getattr(self.method, "config", None)
+        if isinstance(config, DECConfig) and INPUT not in map(str, config.sites):
+            raise ConfigError(
+                f"--source-size needs a canonicalizer at {INPUT}, but the sites are "
+                f"{', '.join(map(str, config.sites))}; add {INPUT} to --method.config.sites, or leave it out"
+            )
+
+    @property
+    def loaded_data(self) -> TaskData:
+        """The settings of the data with the size of the images that are loaded, ``source_size`` if there is one."""
+        if self.source_size is None:
+            return self.data
+        return dataclasses.replace(self.data, image_size=self.source_size)  # type: ignore[type-var]
+
     def build(self, backbone: nn.Module) -> nn.Module:
         """Return the model to train: ``backbone`` with what the method adds, for images of the data's size."""
         channels, side = usual_input_size(backbone)[0], self.data.image_size
-        return self.method.build(backbone, input_size=(channels, side, side))
+        large: dict[str, Any] = {} if self.source_size is None else {"source_size": (self.source_size,) * 2}
+        return self.method.build(backbone, input_size=(channels, side, side), **large)
 
 
 REGISTRIES: dict[type[Any], Mapping[str, type[Any]]] = {Method: METHODS, TaskData: TASKS}

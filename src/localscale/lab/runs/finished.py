@@ -129,11 +129,11 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> nn.Module:
 
 
 def check_control(run: FinishedRun, control: FinishedRun) -> None:
-    """Raise ``CheckpointError`` unless ``control`` has the task, classes and image size of ``run``."""
+    """Raise ``CheckpointError`` unless ``control`` has the task, classes and image sizes of ``run``."""
     for what, ours, theirs in (
         ("task", run.task, control.task),
         ("number of classes", run.classes, control.classes),
-        ("image size", run.recipe.data.image_size, control.recipe.data.image_size),
+        ("image size", run.recipe.loaded_data.image_size, control.recipe.loaded_data.image_size),
     ):
         if ours != theirs:
             raise CheckpointError(

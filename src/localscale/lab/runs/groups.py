@@ -112,7 +112,7 @@ class _Numbers(ImageGroups):
 
 class _Photographs(ImageGroups):
     def __init__(self, run: FinishedRun, sizes: int | None) -> None:
-        data = run.recipe.data
+        data = run.recipe.loaded_data
         assert isinstance(data, ImageNetData)
         assert data.test_root is not None
         self.sizes, self.dataset = (
@@ -190,7 +190,7 @@ class _MaskFolder(ImageGroups):
 
 class _Scenes(ImageGroups):
     def __init__(self, run: FinishedRun, sizes: int | None) -> None:
-        data = run.recipe.data
+        data = run.recipe.loaded_data
         assert isinstance(data, ObjectsData)
         assert data.test_root is not None
         self.sizes, self.data, self.dataset = sizes, data, LocallyScaledObjects(data.test_root)

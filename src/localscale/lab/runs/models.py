@@ -40,4 +40,4 @@ def create_model(recipe: Recipe, classes: int, *, pretrained: str, fresh_head: b
 
 def make_task(recipe: Recipe) -> Any:
     """Open the data of a recipe as a task, normalised for its backbone."""
-    return recipe.data.task(normalisation(sketch_of(recipe.backbone)), recipe.optimization.batch_size)
+    return recipe.loaded_data.task(normalisation(sketch_of(recipe.backbone)), recipe.optimization.batch_size)

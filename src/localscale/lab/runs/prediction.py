@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as T
 
+from localscale.adaptation.source import canonical_size
 from localscale.canonicalizer import INPUT
 from localscale.lab.data.images import read_image
 from localscale.lab.runs.answers import open_model
@@ -30,7 +31,7 @@ class Prediction:
 
     ``classes`` are the likeliest classes with their probabilities or, for a segmenter, the commonest ones with their
     shares of the pixels. ``mask`` is a segmenter's label of each pixel of the image ``(H, W)``. ``canonical`` is the
-    canonical form of ``seen``, what the model saw, if it has one.
+    canonical form of ``seen``, what the model saw, if it has one; it has the size of the backbone's input.
     """
 
     classes: list[tuple[str, float]]
@@ -43,7 +44,7 @@ class Predictor:
     """The model of a finished run, ready for images of any size."""
 
     def __init__(self, run: FinishedRun) -> None:
-        data = run.recipe.data
+        data = run.recipe.loaded_data
         self.model, self.name_of, self.classes = open_model(run), names_of_run(run), run.classes
         self.dense = data.dense
         self.transform = (
@@ -69,7 +70,7 @@ class Predictor:
                 if each > 0 or not self.dense
             ],
             _picture(image),
-            None if m is None else _picture(unscale(image, m)),
+            None if m is None else _picture(unscale(image, m, size=canonical_size(self.model.network))),
             None if mask is None else mask.numpy(),
         )
 

@@ -134,7 +134,7 @@ class Models:
 
 def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
     run = read_run(folder)
-    data = run.recipe.data
+    data = run.recipe.loaded_data
     if data.dense:
         raise CheckpointError(f"the run in {folder} is a segmentation model; the app shows classifiers only")
     model, other = run.load_model(), None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from localscale.adaptation import AdaptedModel
+from localscale.adaptation.source import canonical_size
 from localscale.canonicalizer import INPUT, SiteReport
 from localscale.conventions import lattice
 from localscale.lab.pages.app.drawing import frame, grid, handles, outline, panel, polygon
@@ -125,7 +126,7 @@ def sites_panel(pair: Pair, scaled: ScaledView) -> Html:
     shown = f"This is the image of the first tab, its marked part at ×{scaled.factor:.2f}. {SITES}"
     image, parts = scaled.image, [element("p", shown, class_="ls-about")]
     for path, site in scaled.predictions.sites.items():
-        canonical = unscale(image, site.map)
+        canonical = unscale(image, site.map, size=canonical_size(pair.model) if path == INPUT else None)
         parts.append(_site(path, site, image, canonical))
         if path == INPUT or pair.model.dec_config.mode == "invariant":
             image = canonical

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from localscale.adaptation import AdaptedModel
+from localscale.adaptation.source import canonical_size
 from localscale.canonicalizer import INPUT, SiteReport
 from localscale.lab.data.boxes import Box
 from localscale.lab.pages.app.examples import Example
@@ -166,7 +167,8 @@ def scale_part(pair: Pair, view: View, factor: float) -> ScaledView:
         found = predictions.sites[INPUT].map
         border = _canonical_borders(found, m, view.box)
         assert view.curve.size is not None
-        canonical = Canonical(unscale(image, found), border[0], _sizes_of(border)[0] / view.curve.size)
+        shown = unscale(image, found, size=canonical_size(pair.model))
+        canonical = Canonical(shown, border[0], _sizes_of(border)[0] / view.curve.size)
     return ScaledView(image, Box(left, top, right, bottom), factor, fits, predictions, canonical)
 
 

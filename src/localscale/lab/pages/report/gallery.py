@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from localscale.adaptation.source import canonical_size
 from localscale.canonicalizer import INPUT
 from localscale.lab.pages.html import Html, element, section
 from localscale.lab.pages.report.pictures import picture
@@ -122,7 +123,7 @@ def warps_section(model: TrainedModel, groups: ImageGroups, label: str) -> Html:
             moved = f"{100 * float(m.mean_displacement()):.2f} % of the side"
             cells.append(_cell(picture(entering[0], f"warp at {site}", grid=grid), f"{site}: displacement {moved}"))
             if site == INPUT:
-                entering = unscale(image, m)
+                entering = unscale(image, m, size=canonical_size(model.network))
                 cells.append(_cell(picture(entering[0], "canonical form"), "canonical form"))
         strip = element("div", *cells, class_="strip", tabindex="0")
         cards.append(element("figure", element("figcaption", element("b", group.name)), strip, class_="card"))
