@@ -96,7 +96,7 @@ def test_settling_reaches_the_target_without_another_look(monkeypatch: pytest.Mo
 def test_a_random_contrast_keeps_the_range_and_the_order():
     looks = torch.rand(5, 3, 9, 9) * 4 - 2
     looks[4] = 1.5  # a constant look has no contrast
-    changed = size_loss._change_contrast(looks)
+    changed = size_loss.change_contrast(looks)
     for before, after in zip(looks.flatten(1).aminmax(dim=1), changed.flatten(1).aminmax(dim=1), strict=True):
         assert torch.allclose(before, after, atol=0.1)
     order = looks.flatten(1).argsort(dim=1)
@@ -152,6 +152,42 @@ def test_features_of_one_pixel_along_a_side(shape: tuple[int, ...], weight: str)
         assert not report.map.displacements.any(), "one pixel has no sizes to compare"
 
 
+@pytest.mark.parametrize(("shrink", "smaller"), [(True, True), (False, False)])
+def test_large_things_are_made_smaller_only_if_asked(monkeypatch: pytest.MonkeyPatch, shrink: bool, smaller: bool):
+    grid = torch.linspace(0, 1, 21)
+    weight = torch.exp(-((grid[:, None] - 0.5).square() + (grid - 0.5).square()) / 0.02)[None]
+    network, middle = canonicalizer(shrink=shrink, target=0.0).network, torch.tensor([[[0.5, 0.5]]])
+    network.trust.fill_(1.0)
+    change = {}
+    for size in (-0.5, 0.5):
+        monkeypatch.setattr(network, "sizes", lambda _, size=size: (torch.full((1, 21, 21), size), weight))
+        change[size] = float(network(torch.rand(1, 1, 33, 33)).local_scale(middle).log())
+    assert change[-0.5] < -0.2, "small things are always magnified"
+    assert (change[0.5] > 0.2) == smaller
+    assert abs(change[0.5]) < 1e-6 or smaller
+
+
+def test_a_step_magnifies_by_no_more_than_most(monkeypatch: pytest.MonkeyPatch):
+    network = canonicalizer(most=1.2, target=0.0).network
+    network.trust.fill_(1.0)
+    seen = []
+    monkeypatch.setattr(sizes, "map_from_scales", lambda scale, *_, **__: seen.append(scale) or ls.identity_map())
+    network._correct(torch.tensor([[[-3.0, -0.1, 0.0, 3.0]]]), torch.ones(1, 1, 4))
+    torch.testing.assert_close(seen[0], torch.tensor([[[1 / 1.2, math.exp(-0.1), 1.0, 1.2]]]))
+
+
+def test_weights_that_are_not_sure_move_nothing(monkeypatch: pytest.MonkeyPatch):
+    size, weak = torch.randn(1, 9, 9), 0.1 * torch.rand(1, 9, 9)
+    moved = []
+    for sure in (0.0, 0.1):
+        network = canonicalizer(weight="learned", sure=sure).network
+        network.trust.fill_(1.0)
+        monkeypatch.setattr(network, "estimates", lambda _: (size, weak.logit()))
+        moved.append(network(torch.rand(1, 1, 33, 33)).displacements.abs().max())
+    assert moved[0] > 1e-2
+    assert moved[1] == 0
+
+
 def test_a_weight_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sizes.WEIGHTS, "nothing", lambda looks, size: looks.new_zeros(len(looks), *size))
     module = canonicalizer(weight="nothing")
@@ -179,6 +215,8 @@ def test_it_survives_json():
         ({"target": 3.0}, "target is 3.0"),
         ({"background": 0.0}, "background is 0.0"),
         ({"weight": "edge"}, "did you mean edges"),
+        ({"sure": 1.0}, "sure is 1.0"),
+        ({"most": 1.0}, "most is 1.0; expected a factor above 1"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict, sentence: str):

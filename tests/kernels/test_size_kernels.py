@@ -92,6 +92,7 @@ def slow(*values):
         slow(1, (7, 5), (40, 66), {"settling": 3, "blocks": 2}),
         slow(3, (5, 5), (64, 64), {"blocks": 0, "guard": None}),
         slow(20, (5, 4), (11, 14), {"settling": 2}),
+        slow(3, (5, 5), (40, 40), {"shrink": False, "most": 1.3, "target": 0.2}),
         slow(3, (6, 6), (64, 64), {"solver": ls.Anderson(max_steps=4, tolerance=1e-3, fixed_steps=True)}),
     ],
 )
@@ -127,6 +128,15 @@ def test_a_lost_image_changes_no_other(monkeypatch):
     assert not found.converged[0]
     assert not found.map.displacements[0].any()
     assert torch.equal(found.map.displacements[1], alone.map.displacements[0])
+
+
+@pytest.mark.parametrize("settings", [{"weight": "learned"}, {"sure": 0.1}])
+def test_settings_without_kernels_take_the_plain_path(monkeypatch, settings: dict):
+    module, images = size_canonicalizer(3, (5, 5), **settings), random(2, 3, 40, 40).to(DEVICE)
+    with torch.no_grad():
+        expected = module(images)
+        use_kernels(monkeypatch)
+        assert torch.allclose(module(images).map.displacements, expected.map.displacements, atol=2e-5)
 
 
 def test_an_untrained_network_moves_nothing(monkeypatch):

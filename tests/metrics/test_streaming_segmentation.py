@@ -21,6 +21,7 @@ from localscale.metrics import (
     EquivarianceError,
     EquivarianceFloor,
     GroupConsistency,
+    SmallObjectIoU,
     equivariance_error,
     equivariance_floor,
     image_iou,
@@ -46,6 +47,25 @@ def test_mean_iou_by_hand_over_batches():
     metric.update(rows([0, 0, 0, 1]), rows([0, 0, 0, 0]))
     metric.update(rows([0, 1, 1]), rows([1, 1, 1]))
     assert metric.compute().item() == pytest.approx((3 / 5 + 2 / 4) / 2)
+
+
+def test_the_iou_of_small_objects_by_hand_over_batches():
+    """Objects have 1, 2, 2 and 4 pixels and the IoUs 1, 1/2, 0 and 1/4; the background is none."""
+    metric = SmallObjectIoU(3, pixels=5, ignore_index=IGNORED)
+    metric.update(rows([1, 2, 0, 0, 0], [0, 0, 0, 0, 1]), rows([1, 2, 2, 0, 0], [0, 0, 0, 2, 2]))
+    assert metric.compute().item() == pytest.approx((1 + 1 / 2 + 0) / 3), "the median is 2 pixels"
+    metric.update(rows([1, 0, 0, 0, 2]), rows([1, 1, 1, 1, IGNORED]))
+    assert metric.compute().item() == pytest.approx((1 + 1 / 2 + 0) / 3)
+    metric.update(rows([2, 0, 0, 0]), rows([2, 0, 0, 0]))
+    assert metric.compute().item() == pytest.approx((2 + 1 / 2 + 0) / 4)
+
+
+def test_the_iou_of_small_objects_without_objects():
+    metric = SmallObjectIoU(3, pixels=4)
+    metric.update(rows([1, 2, 0, 0]), rows([0, 0, 0, 0]))
+    assert math.isnan(metric.compute())
+    with pytest.raises(ShapeError, match="at most 4 pixels"):
+        metric.update(rows([0] * 5), rows([0] * 5))
 
 
 def test_mean_iou_takes_logits_and_label_maps(rng: torch.Generator):
@@ -234,15 +254,16 @@ def test_masks_are_never_copied_to_float64():
 
 def test_no_host_synchronisation_except_in_mean_iou():
     """Fake tensors have no values, so reading one on the host raises; ``mean_iou`` is documented to do so."""
-    metrics = (EquivarianceError(), EquivarianceFloor(3), GroupConsistency(2), mean_iou(3))
+    metrics = (EquivarianceError(), EquivarianceFloor(3), GroupConsistency(2), mean_iou(3), SmallObjectIoU(3, 64))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        error, floor, consistency, overlap = (metric.to("cuda") for metric in metrics)
+        error, floor, consistency, overlap, small = (metric.to("cuda") for metric in metrics)
         labels, mask = torch.zeros(2, 8, 8, dtype=torch.int64, device="cuda"), torch.rand(2, 3, 8, 8, device="cuda")
         m = random_map(2, 4).to("cuda")
         error.update(mask, mask, m)
         floor.update(labels, m)
         consistency.update(image_iou(labels, labels, 3), labels[:, 0, 0])
-        assert consistency.compute().device == torch.device("cuda:0")
+        small.update(labels, labels)
+        assert consistency.compute().device == small.compute().device == torch.device("cuda:0")
         with pytest.raises(DynamicOutputShapeException):
             overlap.update(labels, labels)
 

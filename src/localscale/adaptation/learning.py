@@ -1,13 +1,13 @@
-"""``learn_sizes``: teach an adapted model the sizes of things on unlabelled images."""
+"""``learn_sizes``: teach an adapted model the sizes of things, on unlabelled images or from masks or boxes."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,16 +18,18 @@ from tqdm import tqdm
 from localscale.adaptation.model import AdaptedModel
 from localscale.adaptation.size_sites import features_at, size_canonicalizers, size_losses
 from localscale.adaptation.source import size_of_images
-from localscale.conventions import resize
-from localscale.errors import CheckpointError, ConfigError, DataError
+from localscale.adaptation.teaching import Examples, known_things, split
+from localscale.canonicalizer.thing_loss import check_teachable
+from localscale.canonicalizer.things import IGNORED, Things
+from localscale.errors import CheckpointError, ConfigError
 from localscale.files import write_all
 from localscale.stopping import StopRequest
 
 __all__ = ["LearnedSizes", "learn_sizes"]
 
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 1.0
-HELD_OUT = 256  # largest number of images kept for the measurement
 SAVE_EVERY = 200  # steps between two checkpoints
+SCORES = ("error", "overlap", "spread")  # of known things
 
 
 @dataclass(frozen=True)
@@ -37,24 +39,37 @@ class LearnedSizes:
     ``error`` is the mean absolute error in log size on known changes of size, ``spread`` the standard deviation of the
     estimated log sizes in canonical forms over that in the images, and ``converged`` the share of images whose
     equilibrium was reached. With several sites, each is the mean over the sites.
+
+    The others compare with masks or boxes, and are ``None`` if sizes were learned without. ``thing_error`` is the mean
+    absolute error in log size of the things, ``thing_overlap`` the intersection over union of the places that have a
+    weight above ½ and those that things cover, and ``thing_spread`` the standard deviation of the things' true log
+    sizes in canonical forms over that in the images.
     """
 
     steps: int
     error: float
     spread: float
     converged: float
+    thing_error: float | None = None
+    thing_overlap: float | None = None
+    thing_spread: float | None = None
 
 
 def learn_sizes(
     model: AdaptedModel,
     images: Tensor | Sequence[Tensor] | Iterable[Any],
     *,
+    things: Literal["masks", "boxes"] | None = None,
+    ignore_index: int = IGNORED,
     steps: int = 1000,
     batch_size: int = 64,
     checkpoint: str | Path | None = None,
     progress: bool = True,
 ) -> LearnedSizes:
-    """Teach the size networks of ``model`` how large things are, without labels; nothing else changes.
+    """Teach the size networks of ``model`` how large things are, without labels or from masks or boxes.
+
+    Nothing else in the model changes. With ``things`` the networks also learn where things are, so they need
+    ``SizeNetwork(weight="learned")``. Sizes are then relative to the mean log size of the things learned from.
 
     Args:
         model: adapted with a ``SizeNetwork``, as ``ls.adapt(base)`` does, at any sites.
@@ -62,7 +77,12 @@ def learn_sizes(
             size that the model was adapted for; or a loader of batches, of which the first tensor (or
             ``pixel_values``) is used. They must be normalised as the base model expects. A tenth of the images, or a
             loader's first batch, is held out for the measurement; a loader that shuffles holds out another batch in
-            each pass. Images that hold NaN do not count.
+            each pass. Images that hold NaN do not count. With ``things``, a pair (images, masks or boxes) or a loader
+            of such pairs, or of dictionaries with ``pixel_values`` and ``masks``, ``labels`` or ``boxes``.
+        things: what the things are known by. ``"masks"`` are integers ``(B, H, W)``: each value is one thing, 0 is
+            background, and ``ignore_index`` and negative values do not count. ``"boxes"`` are a tensor ``(N, 4)`` for
+            each image, (left, top, right, bottom) as fractions of the image; where boxes overlap, the smallest counts.
+        ignore_index: value in masks that does not count.
         steps: optimizer steps.
         batch_size: images per step; a loader's batches stay as they are.
         checkpoint: a safetensors file to resume from; it is written every 200 steps, at the end and after Ctrl-C,
@@ -74,13 +94,28 @@ def learn_sizes(
     >>> found = ls.learn_sizes(model, torch.rand(8, 3, 64, 64), steps=2, progress=False)
     >>> found.steps
     2
+    >>> config = ls.DECConfig(network=ls.SizeNetwork(weight="learned"))
+    >>> model = ls.adapt(timm.create_model("resnet18"), config, input_size=(3, 64, 64))
+    >>> masks = torch.zeros(8, 64, 64, dtype=torch.long)
+    >>> masks[:, 20:40, 30:50] = 1
+    >>> pair = torch.rand(8, 3, 64, 64), masks
+    >>> 0 <= ls.learn_sizes(model, pair, things="masks", steps=2, progress=False).thing_overlap <= 1
+    True
     """
     if steps < 1 or batch_size < 1:
         raise ConfigError(f"steps is {steps} and batch_size {batch_size}; expected at least 1 of each")
     network = nn.ModuleList(canonicalizer.network for canonicalizer in size_canonicalizers(model).values())
+    if things is not None:
+        for canonicalizer in size_canonicalizers(model).values():
+            check_teachable(canonicalizer.network)
     weight = next(network.parameters())
-    held_out, batches = _split(images, batch_size, size_of_images(model))
-    held_out = _finite(held_out)
+    held_out, batches = split(images, batch_size, size_of_images(model), things)
+    held_out = held_out.finite()
+
+    def prepared(examples: Examples) -> tuple[Tensor, Things | None]:
+        known: dict[str, Any] = {"masks": None, "boxes": None} | ({} if things is None else {things: examples.known})
+        return examples.images.to(weight.device), known_things(**known, ignore_index=ignore_index, device=weight.device)
+
     path = None if checkpoint is None else Path(checkpoint)
     needed = [parameter.requires_grad for parameter in network.parameters()]
     network.requires_grad_(True)
@@ -93,10 +128,10 @@ def learn_sizes(
             for step in range(done, steps):
                 for group in optimizer.param_groups:
                     group["lr"] = _rate(step, steps)
-                batch = next(batches).to(weight.device)
+                batch = prepared(next(batches))
                 stop.check()
                 updating = True
-                found = size_losses(model, batch).values()
+                found = size_losses(model, *batch).values()
                 optimizer.zero_grad(set_to_none=True)
                 torch.stack([site.loss for site in found]).sum().backward()
                 nn.utils.clip_grad_norm_(network.parameters(), CLIP)
@@ -114,17 +149,7 @@ def learn_sizes(
             parameter.grad = None
         if path is not None and done and not updating:
             _write(path, network, optimizer, done)
-    return _measure(model, held_out.to(weight.device), done)
-
-
-def _finite(images: Tensor) -> Tensor:
-    """Return the images without those that hold NaN or infinity, which would spoil the measurement of all others."""
-    finite = images[torch.isfinite(images).flatten(1).all(dim=1)]
-    if not len(finite):
-        raise DataError(
-            f"none of the {len(images)} images to measure on is finite; check the images and their normalisation"
-        )
-    return finite
+    return _measure(model, *prepared(held_out), done)
 
 
 def _rate(step: int, steps: int) -> float:
@@ -133,17 +158,20 @@ def _rate(step: int, steps: int) -> float:
 
 
 @torch.no_grad()
-def _measure(model: AdaptedModel, images: Tensor, steps: int) -> LearnedSizes:
+def _measure(model: AdaptedModel, images: Tensor, things: Things | None, steps: int) -> LearnedSizes:
     canonicalizers = size_canonicalizers(model)
     seen = features_at(model, images, list(canonicalizers))
-    errors, spreads, converged = [], [], []
+    errors, spreads, converged, scores = [], [], [], []
     for path, canonicalizer in canonicalizers.items():
         errors.append(canonicalizer.size_loss(seen[path], update_trust=False).error)
         report = canonicalizer(seen[path])
         (before, weight_before), (after, weight_after) = report.sizes_before, report.sizes_after
         spreads.append(_deviation(after, weight_after) / _deviation(before, weight_before).clamp_min(1e-6))
         converged.append(report.converged.float().mean())
-    return LearnedSizes(steps, _mean(errors), _mean(spreads), _mean(converged))
+        if things is not None:
+            scores.append(canonicalizer.thing_scores(seen[path], things, report.map))
+    known = {f"thing_{name}": _mean([getattr(each, name) for each in scores]) for name in SCORES if scores}
+    return LearnedSizes(steps, _mean(errors), _mean(spreads), _mean(converged), **known)
 
 
 def _mean(values: Sequence[Tensor]) -> float:
@@ -154,69 +182,6 @@ def _deviation(size: Tensor, weight: Tensor) -> Tensor:
     share = weight / weight.sum().clamp_min(1e-6)
     mean = (share * size).sum()
     return (share * (size - mean).square()).sum().sqrt()
-
-
-def _split(images: Any, batch_size: int, input_size: tuple[int, int, int]) -> tuple[Tensor, Iterator[Tensor]]:
-    """Return images to measure on, and an endless iterator of batches to learn from."""
-    first = images[0] if isinstance(images, Sequence) and len(images) else None
-    if isinstance(images, Tensor) or (isinstance(first, Tensor) and first.dim() != 4):
-        stacked = _stack(images, input_size)
-        kept = min(HELD_OUT, len(stacked) // 10)
-        learned = stacked[: len(stacked) - kept]
-        return (stacked[-kept:] if kept else stacked[:HELD_OUT]), _drawn(learned, batch_size)
-    held_out = next((_stack(_images_of(batch), input_size) for batch in images), None)
-    if held_out is None:
-        raise DataError(
-            "the loader gave no batch; expected a loader of images that can be iterated over again and again"
-        )
-    return held_out[:HELD_OUT], _repeated(images, input_size)
-
-
-def _stack(images: Tensor | Sequence[Tensor], input_size: tuple[int, int, int]) -> Tensor:
-    channels, height, width = input_size
-    for image in images if not isinstance(images, Tensor) else [images]:
-        fits = image.dim() == (4 if isinstance(images, Tensor) else 3) and image.shape[-3] == channels
-        if not fits or not image.is_floating_point() or 0 in image.shape:
-            raise DataError(
-                f"images have shape {tuple(image.shape)} and dtype {image.dtype}; expected floating point with "
-                f"{channels} channels: a tensor (N, {channels}, H, W) or a sequence of ({channels}, H, W) tensors"
-            )
-    if isinstance(images, Tensor):
-        return images
-    return torch.stack([resize(image[None], height, width)[0] for image in images])
-
-
-def _drawn(images: Tensor, batch_size: int) -> Iterator[Tensor]:
-    while True:  # with replacement: fewer images than a batch are enough
-        yield images[torch.randint(len(images), (batch_size,))]
-
-
-def _repeated(loader: Iterable[Any], input_size: tuple[int, int, int]) -> Iterator[Tensor]:
-    """Yield the batches of pass after pass; the first of a pass is held out, unless it is the only one."""
-    while True:
-        only = True
-        for number, batch in enumerate(loader):
-            images = _stack(_images_of(batch), input_size)
-            if number == 0:
-                first = images
-            else:
-                only = False
-                yield images
-        if only:
-            yield first
-
-
-def _images_of(batch: Any) -> Tensor:
-    if isinstance(batch, Mapping):
-        batch = batch.get("pixel_values", next(iter(batch.values()), None))
-    elif isinstance(batch, Sequence):
-        batch = batch[0] if len(batch) else None
-    if not isinstance(batch, Tensor):
-        raise DataError(
-            f"a batch holds {type(batch).__name__}; expected a tensor of images, a tuple that begins with one, or a "
-            'dictionary with "pixel_values"'
-        )
-    return batch
 
 
 def _write(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:

@@ -19,9 +19,11 @@ from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.adaptation.source import as_batch, canonical_size, choose_source_size, size_of_images
 from localscale.adaptation.state import allow_no_description, as_tensor, checksums, plain_state
+from localscale.adaptation.teaching import known_things
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.canonicalizer.things import IGNORED
 from localscale.conventions import compute_dtype
 from localscale.errors import ConfigError, SiteError
 from localscale.maps.base import Map
@@ -222,11 +224,19 @@ class AdaptedModel(nn.Module):
             )
         return as_batch(images, size_of_images(self)[1:])
 
-    def size_loss(self, images: Tensor) -> Tensor:
-        """Return the loss that teaches every ``SizeNetwork`` the sizes of things in ``images``, without labels.
+    def size_loss(
+        self,
+        images: Tensor,
+        *,
+        masks: Tensor | None = None,
+        boxes: Sequence[Tensor] | Tensor | None = None,
+        ignore_index: int = IGNORED,
+    ) -> Tensor:
+        """Return the loss that teaches every ``SizeNetwork`` the sizes of things in ``images``.
 
-        Add it to the task's loss in your own loop. ``ls.learn_sizes`` minimises this loss alone. The networks of
-        latent sites learn from the base model's features, which get no gradient from it.
+        Add it to the task's loss in your own loop. ``ls.learn_sizes`` minimises this loss alone, and describes
+        ``masks`` and ``boxes``; without them the loss needs no labels. The networks of latent sites learn from the base
+        model's features, which get no gradient from it.
 
         >>> import timm
         >>> model = adapt(timm.create_model("resnet18"))
@@ -234,7 +244,8 @@ class AdaptedModel(nn.Module):
         """
         from localscale.adaptation.size_sites import size_losses
 
-        return torch.stack([found.loss for found in size_losses(self, images).values()]).sum()
+        things = known_things(masks, boxes, ignore_index, images.device)
+        return torch.stack([found.loss for found in size_losses(self, images, things).values()]).sum()
 
     def size_canonicalizer(self) -> Canonicalizer:
         """Return the canonicalizer at the input; raise unless it has a ``SizeNetwork``."""

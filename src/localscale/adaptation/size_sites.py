@@ -13,6 +13,7 @@ from localscale.adaptation.channel import Pass
 from localscale.canonicalizer import INPUT, Canonicalizer
 from localscale.canonicalizer.size_loss import SizeLoss
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.canonicalizer.things import Things
 from localscale.conventions import resize
 from localscale.errors import ConfigError
 
@@ -32,11 +33,11 @@ def size_canonicalizers(model: AdaptedModel) -> dict[str, Canonicalizer]:
     return found
 
 
-def size_losses(model: AdaptedModel, images: Tensor, *, update_trust: bool = True) -> dict[str, SizeLoss]:
-    """Return the size loss of every site with a ``SizeNetwork``, by the path of the site."""
+def size_losses(model: AdaptedModel, images: Tensor, things: Things | None = None) -> dict[str, SizeLoss]:
+    """Return the size loss of every site with a ``SizeNetwork``, by the path of the site; ``things`` are known ones."""
     canonicalizers = size_canonicalizers(model)
     seen = features_at(model, images, list(canonicalizers))
-    return {path: c.size_loss(seen[path], update_trust=update_trust) for path, c in canonicalizers.items()}
+    return {path: c.size_loss(seen[path], things=things) for path, c in canonicalizers.items()}
 
 
 def features_at(model: AdaptedModel, images: Tensor, paths: list[str]) -> dict[str, Tensor]:

@@ -25,6 +25,8 @@ from localscale.canonicalizer.network import IMAGE_CHANNELS, MapNetwork, Pools, 
 from localscale.canonicalizer.size_kernels import has_size_kernels, solve_sizes_with_kernels
 from localscale.canonicalizer.size_loss import SizeLoss, size_loss
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.canonicalizer.thing_loss import ThingScores, thing_loss, thing_scores
+from localscale.canonicalizer.things import Things
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Anderson, Picard, Solver, fixed_point
 from localscale.equilibrium.fixed_point import report_failures
@@ -145,12 +147,24 @@ class Canonicalizer(nn.Module):
             estimate = functools.partial(_sizes_in, network, looks.source, looks.size)
         return SiteReport(found, solution.residual, solution.steps, solution.converged, self.detached, estimate)
 
-    def size_loss(self, features: Tensor, *, update_trust: bool = True) -> SizeLoss:
-        """Return the loss that teaches a ``SizeNetwork`` the sizes of things in ``features``, without labels."""
+    def size_loss(self, features: Tensor, *, things: Things | None = None, update_trust: bool = True) -> SizeLoss:
+        """Return the loss that teaches a ``SizeNetwork`` the sizes of things in ``features``.
+
+        The loss needs no labels; with ``things``, which are known by masks or boxes, it teaches theirs.
+        """
         if not isinstance(self.network, SizeEstimator):
             raise ConfigError("only a SizeNetwork learns sizes; adapt the model with DECConfig(), the default")
         with _full_precision(features.device.type):
-            return size_loss(self.network, self._source(features), self._look_size(features), update_trust=update_trust)
+            source, size = self._source(features), self._look_size(features)
+            if things is not None:
+                return thing_loss(self.network, source, size, things, update=update_trust)
+            return size_loss(self.network, source, size, update_trust=update_trust)
+
+    def thing_scores(self, features: Tensor, things: Things, m: Map) -> ThingScores:
+        """Return how well a ``SizeNetwork`` finds ``things`` in ``features``, and how equal ``m`` makes their sizes."""
+        assert isinstance(self.network, SizeEstimator)
+        with torch.no_grad(), _full_precision(features.device.type):
+            return thing_scores(self.network, self._source(features), self._look_size(features), things, m)
 
     def _solve_with_kernels(self, features: Tensor) -> SiteReport:
         assert isinstance(self.network, MapNetwork)

@@ -16,7 +16,7 @@ from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.looks import levels_for
 from localscale.canonicalizer.network import strides_of
-from localscale.canonicalizer.sizes import HALF_STRENGTH, LARGEST, MOST, SizeEstimator, SizeNetwork
+from localscale.canonicalizer.sizes import HALF_STRENGTH, LARGEST, SizeEstimator, SizeNetwork
 from localscale.canonicalizer.updates import Compose
 from localscale.equilibrium.solver import Estimate
 from localscale.equilibrium.solvers import Anderson, Picard
@@ -39,7 +39,8 @@ def has_size_kernels(config: DECConfig, network: object, source: Tensor, size: t
     known = isinstance(config.update, Compose) and isinstance(config.solver, Anderson | Picard)
     fits = min(network.knots) >= FEWEST_KNOTS and max(network.knots) <= MOST_KNOTS and source.dtype != torch.float64
     widths = [layer.out_channels for layer in network.down]
-    return known and fits and settings.weight == "edges" and supports(widths, source.shape[1], (grid[0], grid[1]))
+    plain = settings.weight == "edges" and not settings.sure
+    return known and fits and plain and supports(widths, source.shape[1], (grid[0], grid[1]))
 
 
 def solve_sizes_with_kernels(
@@ -54,7 +55,8 @@ def solve_sizes_with_kernels(
     solve = _solve_now if launched else torch.ops.localscale.solve_sizes
     found, steps = solve(
         source, _tensors(network), network.trust, list(size), list(network.knots),
-        [settings.target, settings.background, settings.shear, network.guard or 0.0], settings.settling,
+        [settings.target, *settings.range, settings.background, settings.shear, network.guard or 0.0],
+        settings.settling,
         solver.history if isinstance(solver, Anderson) else 0, solver.max_steps, solver.tolerance, solver.damping,
         solver.ridge if isinstance(solver, Anderson) else 0.0, launched,
     )  # fmt: skip
@@ -102,9 +104,9 @@ def _solve_now(
     from localscale.kernels.size_network import SizeWeights
 
     (columns, rows), (height, width), dtype = knots, source.shape[-2:], product_dtype()
-    target, background, shear, guard = correction
+    target, least, most, background, shear, guard = correction
     look, count = (size[0], size[1]), levels_for((height, width), (size[0], size[1]))
-    settings = Correction(target, MOST, background, shear, UNSEEN, settling, guard or None)
+    settings = Correction(target, least, most, background, shear, UNSEEN, settling, guard or None)
 
     def solve(levels: Tensor, share: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
         iteration = Iteration.begin(

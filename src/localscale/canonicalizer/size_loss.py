@@ -24,7 +24,7 @@ from localscale.maps.base import Map
 from localscale.maps.build import random_map
 from localscale.warp import unscale
 
-__all__ = ["SizeLoss", "size_loss"]
+__all__ = ["Pairs", "SizeLoss", "change_contrast", "draw_pairs", "scale_half", "size_loss"]
 
 KNOTS = 4  # control points of a random map along each axis; few, so that sizes change smoothly
 SEPARABLE, GRID = 2.0, 1.5  # strengths of the random maps
@@ -57,17 +57,17 @@ def size_loss(
     estimator's ``trust`` moves towards 1 − ``error`` / ``change``, the share of the changes that it explains.
     """
     finite = torch.isfinite(source).flatten(1).all(dim=1)[:, None, None, None]
-    source = _scale_half(torch.where(finite, source, 0))
+    source, _ = scale_half(torch.where(finite, source, 0))
     looks = Looks(pyramid(source, size), size)
     pixels = lattice(*size, dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
-    pairs = _draw(len(source), looks)
-    first, second = looks.at(pixels), looks.at(_move(pairs, pixels)[0])
+    pairs = draw_pairs(len(source), looks)
+    first, second = looks.at(pixels), looks.at(pairs.move(pixels)[0])
     both = torch.cat((first, second))
-    sizes, weights = estimator.sizes(_change_contrast(both) if both.shape[1] <= IMAGE_CHANNELS else both)
+    sizes, weights = estimator.sizes(change_contrast(both) if both.shape[1] <= IMAGE_CHANNELS else both)
     before, after = sizes.chunk(2)
     weight_before, weight = weights.detach().chunk(2)
     field = lattice(*sizes.shape[1:], dtype=source.dtype, device=source.device).expand(len(source), -1, -1, -1)
-    moved, change = _move(pairs, field)
+    moved, change = pairs.move(field)
     expected = F.grid_sample(before[:, None], 2 * moved - 1, padding_mode="border", align_corners=True)[:, 0] + change
     share = finite[:, 0] * weight / weight.sum(dim=(1, 2), keepdim=True).clamp_min(SOMETHING)
     mean = (weight_before * before).sum() / weight_before.sum().clamp_min(1e-6)
@@ -82,15 +82,29 @@ def size_loss(
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class Pairs:
     """Known maps u, one per image: ``maps``, then zooms by ``ratio`` ``(n, 1)`` about ``centre`` ``(n, 2)``."""
 
     maps: tuple[Map, ...]
     ratio: Tensor
     centre: Tensor
 
+    def move(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u(p) at ``points`` ``(B, h, w, 2)``, and the change of log size there, ``(B, h, w)``."""
+        moved, change, first = [], [], 0
+        for m in self.maps:
+            here = points[first : first + m.batch].flatten(1, 2)
+            moved.append(m(here))
+            change.append(-m.local_scale(here).clamp_min(1e-3).log())
+            first += m.batch
+        here = points[first:].flatten(1, 2)
+        moved.append((here - 0.5) / self.ratio[:, None] + self.centre[:, None])
+        change.append(self.ratio.log().expand(-1, here.shape[1]))
+        shape = points.shape[1:3]
+        return torch.cat(moved).unflatten(1, shape), torch.cat(change).unflatten(1, shape)
 
-def _draw(batch: int, looks: Looks) -> _Pairs:
+
+def draw_pairs(batch: int, looks: Looks) -> Pairs:
     """Draw known maps: a quarter separable, a quarter grid maps, and zooms up to the resolution of the source."""
     device, dtype = looks.source.device, looks.source.dtype
     quarter = batch // 4
@@ -106,36 +120,24 @@ def _draw(batch: int, looks: Looks) -> _Pairs:
     ratio = torch.exp(torch.rand(rest, 1, dtype=dtype, device=device) * math.log(most))
     room = 1 - 1 / ratio
     centre = 0.5 + (torch.rand(rest, 2, dtype=dtype, device=device) - 0.5) * room
-    return _Pairs(maps, ratio, centre)
+    return Pairs(maps, ratio, centre)
 
 
-def _move(pairs: _Pairs, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u(p) at ``points`` ``(B, h, w, 2)``, and the change of log size there, ``(B, h, w)``."""
-    moved, change, first = [], [], 0
-    for m in pairs.maps:
-        here = points[first : first + m.batch].flatten(1, 2)
-        moved.append(m(here))
-        change.append(-m.local_scale(here).clamp_min(1e-3).log())
-        first += m.batch
-    here = points[first:].flatten(1, 2)
-    moved.append((here - 0.5) / pairs.ratio[:, None] + pairs.centre[:, None])
-    change.append(pairs.ratio.log().expand(-1, here.shape[1]))
-    shape = points.shape[1:3]
-    return torch.cat(moved).unflatten(1, shape), torch.cat(change).unflatten(1, shape)
+def scale_half(source: Tensor) -> tuple[Tensor, Map | None]:
+    """Scale every other image by a random separable map, so that sizes vary more than in the images themselves.
 
-
-def _scale_half(source: Tensor) -> Tensor:
-    """Scale every other image by a random separable map, so that sizes vary more than in the images themselves."""
+    Return the images and the maps of the scaled ones, numbers 0, 2, 4 …
+    """
     count = len(source) // 2
     if not count:
-        return source
+        return source, None
     m = random_map(count, KNOTS, strength=SEPARABLE, family="separable", dtype=source.dtype, device=source.device)
     scaled = source.clone()
     scaled[::2][:count] = unscale(source[::2][:count], m)
-    return scaled
+    return scaled, m
 
 
-def _change_contrast(looks: Tensor) -> Tensor:
+def change_contrast(looks: Tensor) -> Tensor:
     """Apply a random increasing curve, a power and then a logistic, between each look's darkest and lightest value."""
     low, high = looks.amin(dim=(1, 2, 3), keepdim=True), looks.amax(dim=(1, 2, 3), keepdim=True)
 

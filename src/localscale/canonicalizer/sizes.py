@@ -27,7 +27,6 @@ __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
 LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
 HALF_STRENGTH = 0.05  # mean edge strength, in units of the image's values, whose weight is ½
-MOST = 1.0  # one step changes a log size by at most 1, a size by at most a factor e
 
 
 def edge_weight(looks: Tensor, size: tuple[int, int], *, half: float = HALF_STRENGTH) -> Tensor:
@@ -62,6 +61,12 @@ class SizeNetwork(NetworkSettings):
         settling: least-squares maps composed for each look. More of them need fewer looks, which cost more.
         weight: the importance of each position: ``"edges"``, ``"learned"``, or the name of a function entered in
             ``WEIGHTS``, which takes looks ``(B, C, h, w)`` and a size (h′, w′) to weights ``(B, h′, w′)`` in [0, 1].
+            ``learn_sizes`` teaches learned weights from masks or boxes.
+        sure: weights up to this one count as 0, and those above are stretched to [0, 1]. Weights move an image by
+            their ratios, so without it weights that are small everywhere move it, too.
+        most: the largest factor by which one step magnifies or shrinks a thing.
+        shrink: whether things larger than the target are made smaller. Without it only things smaller than the target
+            are magnified, and the others shrink as far as these need their place.
     """
 
     full_resolution: ClassVar[bool] = True
@@ -74,6 +79,9 @@ class SizeNetwork(NetworkSettings):
     shear: float = 1.0
     settling: int = 1
     weight: str = "edges"
+    sure: float = 0.0
+    most: float = math.e
+    shrink: bool = True
 
     def __post_init__(self) -> None:
         if self.width < 8 or self.width % 8:
@@ -89,8 +97,17 @@ class SizeNetwork(NetworkSettings):
         for name in ("background", "shear"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected a positive number")
+        if not 0 <= self.sure < 1:
+            raise ConfigError(f"sure is {self.sure}; expected a weight from 0 to below 1")
+        if not 1 < self.most < math.inf:
+            raise ConfigError(f"most is {self.most}; expected a factor above 1")
         if self.weight != "learned" and self.weight not in WEIGHTS:
             raise ConfigError(f"weight is {self.weight!r}: {near_misses(self.weight, ['learned', *WEIGHTS])}")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest excess s − s₀ that a step corrects; smaller things have a negative excess."""
+        return -math.log(self.most), math.log(self.most) if self.shrink else 0.0
 
     def resolution_for(self, in_channels: int) -> int:
         if self.resolution is not None:
@@ -108,9 +125,14 @@ class SizeEstimator(nn.Module):
 
     ``trust``, between 0 and 1, is the share of size changes that the network explained while it learned. Each step is
     multiplied by it. It starts at 0, so an untrained network returns the identity.
+
+    With learned weights, ``mean_size`` is the mean log size of the known things learned from, as a fraction of the
+    frame, and ``things`` their number; estimated log sizes are relative to this mean.
     """
 
     trust: Tensor
+    mean_size: Tensor
+    things: Tensor
 
     def __init__(self, in_channels: int, knots: tuple[int, int], settings: SizeNetwork, guard: float | None) -> None:
         super().__init__()
@@ -123,6 +145,9 @@ class SizeEstimator(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)  # type: ignore[arg-type]
         self.register_buffer("trust", torch.zeros(()))
+        if settings.weight == "learned":
+            self.register_buffer("mean_size", torch.zeros(()))
+            self.register_buffer("things", torch.zeros(()))
 
     def forward(self, looks: Tensor) -> GridMap:
         """Return the map δ that brings the log sizes estimated in ``looks`` to the target where the weight is large.
@@ -146,7 +171,7 @@ class SizeEstimator(nn.Module):
 
     def _correct(self, size: Tensor, weight: Tensor) -> GridMap:
         """Return the map nearest to a similarity of ratio exp(s − s₀) where the weight is large."""
-        excess = (size - self.settings.target).clamp(-MOST, MOST)
+        excess = (size - self.settings.target).clamp(*self.settings.range)
         trust = self.trust.to(size.dtype, copy=True)  # a size loss may change it before this is differentiated
         return map_from_scales(
             torch.exp(trust * excess),
@@ -159,6 +184,11 @@ class SizeEstimator(nn.Module):
 
     def sizes(self, looks: Tensor) -> tuple[Tensor, Tensor]:
         """Return log sizes and weights, both ``(B, h′, w′)``; their corners lie on the corners of the looks."""
+        size, weight = self.estimates(looks)
+        return size, self.above_sure(torch.sigmoid(weight) if self.settings.weight == "learned" else weight)
+
+    def estimates(self, looks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log sizes and, if weights are learned, their logits; otherwise the weights as they are."""
         x, strides = looks, strides_of(looks.shape[-2], looks.shape[-1], len(self.down))
         for layer, stride in zip(self.down, strides, strict=True):
             x = F.gelu(layer(x, stride))
@@ -167,8 +197,18 @@ class SizeEstimator(nn.Module):
         raw = _to_corners(raw, looks.shape[-2:], math.prod(strides))
         size = LARGEST * torch.tanh(raw[:, 0] / LARGEST)
         if self.settings.weight == "learned":
-            return size, torch.sigmoid(raw[:, 1])
+            return size, raw[:, 1]
         return size, WEIGHTS[self.settings.weight](looks, (size.shape[-2], size.shape[-1]))
+
+    def above_sure(self, weight: Tensor) -> Tensor:
+        """Return weights in which those up to ``sure`` are 0."""
+        sure = self.settings.sure
+        return ((weight - sure) / (1 - sure)).clamp_min(0) if sure else weight
+
+    def count_things(self, mean: Tensor, number: Tensor) -> None:
+        """Take ``number`` more things of a mean log size ``mean`` into the mean of all things."""
+        self.things += number.to(self.things)
+        self.mean_size.lerp_(mean.to(self.mean_size), number / self.things.clamp_min(1))
 
 
 class _Convolution(nn.Conv2d):

@@ -265,9 +265,16 @@ class Tables:
 
 def describe_sizes(found: dict[str, Any]) -> str:
     """Return what ``learn_sizes`` measured on held-out images as a line for a terminal."""
+    known = ""
+    if "thing_error" in found:
+        known = (
+            f"; on things known from masks: error {found['thing_error']:.3f}, IoU {found['thing_overlap']:.2f}, "
+            f"{found['thing_spread']:.2f} of their spread kept"
+        )
     return (
         f"sizes learned in {found['steps']:,} steps: error {found['error']:.3f} in log size; canonical forms keep "
         f"{found['spread']:.2f} of the spread of sizes; {100 * found['converged']:.0f} % of the equilibria converged"
+        f"{known}"
     )
 
 
@@ -301,6 +308,7 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
     return "\n".join(
         (
             f"mIoU {100 * metrics['mean_iou']:.2f} % of {metrics['images']:,} images",
+            *_describe_small_objects(metrics),
             f"EquE {errors['squared']:.4f} squared (the paper's equation, per pixel), {errors['l2']:.4f} l2, "
             f"{errors['relative']:.4f} relative; {metrics['variants']} scalings of each image",
             f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: the error of a "
@@ -308,6 +316,11 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
             *([_describe_scenes(metrics)] if "groups" in metrics else []),
         )
     )
+
+
+def _describe_small_objects(metrics: dict[str, Any]) -> list[str]:
+    found = metrics.get("small_object_iou")
+    return [] if found is None else [f"mIoU {100 * found:.2f} % of the smaller half of the objects"]
 
 
 def _describe_scenes(metrics: dict[str, Any]) -> str:

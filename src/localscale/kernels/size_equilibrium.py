@@ -42,6 +42,7 @@ class Correction:
     """The settings of the least-squares map; see ``localscale.canonicalizer.sizes.SizeNetwork``."""
 
     target: float
+    least: float  # the range of the excess s − s₀
     most: float
     background: float
     shear: float
@@ -59,11 +60,11 @@ def _interval(place, size):
 
 
 @triton.jit
-def _pull(sizes, weights, at, mask, trust, target, most):
+def _pull(sizes, weights, at, mask, trust, target, least, most):
     """Return the weight w at a sample of the field, and w (T − 1) with the wanted scale T."""
     excess = tl.load(sizes + at, mask=mask, other=0.0) - target
     weight = tl.load(weights + at, mask=mask, other=0.0)
-    scale = tl.exp(trust * tl.minimum(tl.maximum(excess, -most), most))
+    scale = tl.exp(trust * tl.minimum(tl.maximum(excess, least), most))
     seen = (excess == excess) & (weight > 0) & (weight < float("inf"))
     weight = tl.where(seen, weight, 0.0)
     return weight, tl.where(seen, weight * (scale - 1), 0.0)
@@ -71,24 +72,25 @@ def _pull(sizes, weights, at, mask, trust, target, most):
 
 @triton.jit
 def _field(
-    sizes, weights, across, along, mask, size_across, size_along, stride_across, stride_along, trust, target, most
+    sizes, weights, across, along, mask, size_across, size_along, stride_across, stride_along, trust, target,
+    least, most,
 ):  # fmt: skip
     """Return ``_pull`` interpolated at the positions (``across``, ``along``) in [0,1]."""
     top, bottom, t = _interval(across, size_across)
     left, right, s = _interval(along, size_along)
     top, bottom, left, right = top * stride_across, bottom * stride_across, left * stride_along, right * stride_along
-    a, pull_a = _pull(sizes, weights, top + left, mask, trust, target, most)
-    b, pull_b = _pull(sizes, weights, top + right, mask, trust, target, most)
-    c, pull_c = _pull(sizes, weights, bottom + left, mask, trust, target, most)
-    d, pull_d = _pull(sizes, weights, bottom + right, mask, trust, target, most)
+    a, pull_a = _pull(sizes, weights, top + left, mask, trust, target, least, most)
+    b, pull_b = _pull(sizes, weights, top + right, mask, trust, target, least, most)
+    c, pull_c = _pull(sizes, weights, bottom + left, mask, trust, target, least, most)
+    d, pull_d = _pull(sizes, weights, bottom + right, mask, trust, target, least, most)
     weight = (a * (1 - s) + b * s) * (1 - t) + (c * (1 - s) + d * s) * t
     return weight, (pull_a * (1 - s) + pull_b * s) * (1 - t) + (pull_c * (1 - s) + pull_d * s) * t
 
 
 @triton.jit(do_not_specialize=["step"])
 def _correct(
-    sizes, weights, trust, delta, springs, inverses, active, step, height, width, rows, columns, space, target, most,
-    background, shear, unseen, KNOTS: tl.constexpr,
+    sizes, weights, trust, delta, springs, inverses, active, step, height, width, rows, columns, space, target, least,
+    most, background, shear, unseen, KNOTS: tl.constexpr,
 ):  # fmt: skip
     """Write the displacements ``delta`` ``(2, rows, columns)`` of the least-squares map along one axis."""
     axis, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -109,20 +111,20 @@ def _correct(
         # Edges along the axis pull towards the wanted scale; edges across it resist shear.
         strength, pull = _field(
             sizes, weights, line, (j + 0.5) / cells, (i < lines) & (j < knots - 1),
-            size_across, size_along, stride_across, stride_along, share, target, most,
+            size_across, size_along, stride_across, stride_along, share, target, least, most,
         )  # fmt: skip
         stiffness = strength + background
         tl.store(horizontal + i * (inner + 1) + j, cells * cells * stiffness, mask=(i < lines) & (j < knots - 1))
         after, pull_after = _field(
             sizes, weights, line, (j + 1.5) / cells, (i < lines) & (j < inner),
-            size_across, size_along, stride_across, stride_along, share, target, most,
+            size_across, size_along, stride_across, stride_along, share, target, least, most,
         )  # fmt: skip
         rise = stiffness * pull / (strength + unseen)
         rise_after = (after + background) * pull_after / (after + unseen)
         tl.store(force + i * inner + j, cells * (rise - rise_after), mask=(i < lines) & (j < inner))
         between, _ = _field(
             sizes, weights, (i + 0.5) / gaps, (j + 1.0) / cells, (i < lines - 1) & (j < inner),
-            size_across, size_along, stride_across, stride_along, share, target, most,
+            size_across, size_along, stride_across, stride_along, share, target, least, most,
         )  # fmt: skip
         resistance = shear * gaps * gaps * (between + background)
         tl.store(vertical + i * inner + j, resistance, mask=(i < lines - 1) & (j < inner))
@@ -247,8 +249,9 @@ def launch_looks(
     def correct(size: Tensor, weight: Tensor, delta: Tensor) -> Launch:
         return Launch(
             _correct, (2, batch, 1), lattice.WARPS, size, weight, trust, delta, springs, inverses,
-            **lattice_state, height=height, width=width, space=space, target=correction.target, most=correction.most,
-            background=correction.background, shear=correction.shear, unseen=correction.unseen, KNOTS=knots,
+            **lattice_state, height=height, width=width, space=space, target=correction.target,
+            least=correction.least, most=correction.most, background=correction.background, shear=correction.shear,
+            unseen=correction.unseen, KNOTS=knots,
         )  # fmt: skip
 
     launches.append(correct(sizes, importance, first))

@@ -19,6 +19,7 @@ __all__ = [
     "PerScale",
     "PerScaleAccuracy",
     "SizeSpread",
+    "SmallObjectIoU",
     "equivariance_error",
     "equivariance_floor",
     "image_iou",

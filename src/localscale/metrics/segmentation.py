@@ -43,6 +43,18 @@ def image_iou(
     check_classes(classes)
     if background is not None and not 0 <= background < classes:
         raise ConfigError(f"background is {background}; expected one of the classes 0 … {classes - 1}, or None")
+    shown, iou = class_ious(predicted, labels, classes, ignore_index)
+    present = shown > 0
+    if background is not None:
+        present[:, background] = False
+    return torch.where(present, iou, 0).sum(dim=1) / present.sum(dim=1)
+
+
+def class_ious(predicted: Tensor, labels: Tensor, classes: int, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Return the pixels of each class in the labels of each image and its IoU there, both ``(B, classes)``.
+
+    The IoU of a class that is not in the labels has no meaning.
+    """
     # In uint8, −100 would be 156.
     truth, guess = labels.long().flatten(1), predicted.long().flatten(1)
     counted = torch.ones_like(truth) if ignore_index is None else (truth != ignore_index).long()
@@ -54,10 +66,7 @@ def image_iou(
 
     of_truth, overlap = pixels(truth, counted), pixels(truth, counted * (truth == guess))
     union = of_truth + pixels(guess, counted) - overlap
-    shown = of_truth > 0
-    if background is not None:
-        shown[:, background] = False
-    return torch.where(shown, overlap / union, 0).sum(dim=1) / shown.sum(dim=1)
+    return of_truth, overlap / union
 
 
 def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "squared") -> Tensor:

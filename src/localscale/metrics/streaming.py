@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardInd
 from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.base import Map
 from localscale.metrics.functional import VARIANTS, equivariance_errors, invariance_error
-from localscale.metrics.segmentation import check_classes, floor_errors
+from localscale.metrics.segmentation import check_classes, class_ious, floor_errors
 
 __all__ = [
     "EquivarianceError",
@@ -22,6 +22,7 @@ __all__ = [
     "InvarianceError",
     "PerScale",
     "PerScaleAccuracy",
+    "SmallObjectIoU",
     "mean_iou",
     "top1",
 ]
@@ -194,6 +195,52 @@ class GroupConsistency(Metric):
         enough = self.count >= 2
         variance = self.squares / self.count - (self.total / self.count).square()
         return torch.where(enough, variance.clamp_min(0).sqrt(), 0).sum() / enough.sum()
+
+
+class SmallObjectIoU(Metric):
+    """The mean IoU of the objects that cover no more pixels than the median object.
+
+    An object is all pixels of one class in one image; class 0, the background, is none. Areas are those in the labels.
+    All images have the same number of ``pixels``, or fewer.
+
+    >>> metric = SmallObjectIoU(3, pixels=6)
+    >>> metric.update(torch.tensor([[[1, 1, 0, 2, 2, 2]]]), torch.tensor([[[1, 1, 1, 1, 2, 2]]]))
+    >>> metric.compute()  # class 2 has two pixels and class 1 four
+    tensor(0.6667, dtype=torch.float64)
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    higher_is_better = True
+    count: Tensor
+    total: Tensor
+
+    def __init__(self, classes: int, pixels: int, *, ignore_index: int | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        check_classes(classes)
+        if pixels < 1:
+            raise ConfigError(f"pixels is {pixels}; expected the number of pixels of an image, at least 1")
+        self.classes, self.pixels, self.ignore_index = classes, pixels, ignore_index
+        self.add_state("count", torch.zeros(pixels + 1, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(pixels + 1, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, predicted: Tensor, labels: Tensor) -> None:
+        """Add the predicted and the true classes of images, integers ``(B, H, W)``."""
+        if predicted.dim() != 3 or predicted.shape != labels.shape or predicted[:1].numel() > self.pixels:
+            raise ShapeError(
+                f"predicted has shape {tuple(predicted.shape)} and labels {tuple(labels.shape)}; expected (images, "
+                f"height, width) for both, with at most {self.pixels} pixels"
+            )
+        area, iou = (x[:, 1:].flatten() for x in class_ious(predicted, labels, self.classes, self.ignore_index))
+        self.count.scatter_add_(0, area, (area > 0).long())
+        self.total.scatter_add_(0, area, torch.where(area > 0, iou, 0).double())
+
+    def compute(self) -> Tensor:
+        """Return the mean IoU of the small objects; NaN without any object."""
+        below = self.count.cumsum(0)
+        median = (2 * below >= below[-1]).int().argmax()
+        small = torch.arange(len(below), device=below.device) <= median
+        return torch.where(small, self.total, 0).sum() / torch.where(small, self.count, 0).sum()
 
 
 class PerScale(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from baseline_inputs import LABELS, cross_entropy, draws, images, vit
 from tiny_recipes import tiny
+from torch import nn
 
 from localscale.canonicalizer import DECConfig, SizeNetwork
 from localscale.equilibrium import Picard
@@ -85,6 +86,44 @@ def test_the_size_networks_of_all_sites_are_held_still_or_learn_along(along: flo
     model = dataclasses.replace(METHOD, config=config, along=along).build(vit())
     trained = {path: any(p.requires_grad for p in c.parameters()) for path, c in model.canonicalizers.items()}
     assert trained == {"input": bool(along), "blocks.0": bool(along)}
+
+
+TAUGHT = dataclasses.replace(
+    METHOD,
+    config=dataclasses.replace(
+        CONFIG, mode="equivariant", network=SizeNetwork(width=8, blocks=0, weight="learned", sure=0.1)
+    ),
+    masks=True,
+)
+
+
+@pytest.mark.parametrize("along", [0.0, 1.0])
+def test_masks_teach_sizes_before_training_or_along(along: float):
+    method = dataclasses.replace(TAUGHT, along=along)
+    model = method.build(nn.Conv2d(3, 5, 3, padding=1), input_size=tuple(images().shape[1:]))
+    masks = torch.zeros(len(images()), *images().shape[2:], dtype=torch.long)
+    masks[:, 5:20, 8:30], masks[:, :2] = 3, -100
+    found = method.prepare(model, [(images(), masks)], progress=False)
+    assert set(found) > {"thing_error", "thing_overlap", "thing_spread"}
+    network, things = model.size_canonicalizer().network, 3 * len(images())
+    assert float(network.things) == things, "three steps"
+    losses = method.losses(model, images(), masks, cross_entropy_of_pixels, draws())
+    losses["loss"].backward()
+    assert ("sizes" in losses) == bool(along)
+    assert float(network.things) == things + (len(images()) if along else 0)
+
+
+def cross_entropy_of_pixels(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits, labels)
+
+
+def test_masks_need_masks_and_learned_weights():
+    with pytest.raises(ConfigError, match="needs masks, but this task"):
+        dataclasses.replace(TAUGHT, config=dataclasses.replace(TAUGHT.config, mode="invariant")).check_answers(
+            dense=False
+        )
+    with pytest.raises(ConfigError, match="weight learned"):
+        dataclasses.replace(METHOD, masks=True).check()
 
 
 def test_canonical_forms_are_scaled_at_random():

@@ -121,6 +121,10 @@ def test_each_method_learns_what_it_is_for(runs: dict[str, Path]):
         assert report["input"].map.mean_displacement().min() > 1e-6
     assert {"task", "equivariance"} <= set(log_of(runs["augl"])[0])
     assert {"task", "supervision", "prior", "input/residual"} <= set(log_of(runs["compose"])[0])
+    learned = result_of(runs["sizes"])["learned_sizes"]
+    assert learned["steps"] == 4
+    assert learned["thing_error"] > 0
+    assert 0 < float(load_run(runs["sizes"]).size_canonicalizer().network.mean_size.exp()) < 1  # type: ignore[operator]
     assert "backbone.blocks.0/displacement" in log_of(runs["direct"])[0]
 
 
@@ -132,7 +136,8 @@ def test_the_result_has_every_metric_and_its_floor(name: str, runs: dict[str, Pa
     result = json.loads(Run(runs[name]).result_file.read_text())
     metrics = result["metrics"]
     assert set(metrics) == {
-        "images", "variants", "mean_iou", "equivariance_error", "equivariance_floor", "group_deviation", "groups"
+        "images", "variants", "mean_iou", "small_object_iou", "equivariance_error", "equivariance_floor",
+        "group_deviation", "groups",
     }  # fmt: skip
     assert (metrics["images"], metrics["variants"], metrics["groups"], result["classes"]) == (12, 2, 4, CLASSES)
     assert set(metrics["equivariance_error"]) == set(metrics["equivariance_floor"]) == set(VARIANTS)

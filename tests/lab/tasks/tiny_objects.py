@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from localscale.canonicalizer import Compose, ConvNetwork, DECConfig
+from localscale.canonicalizer import Compose, ConvNetwork, DECConfig, SizeNetwork
 from localscale.equilibrium import Picard, Unrolled
 from localscale.lab.data.generation import Job, Sample, Skip, Stage, generate
 from localscale.lab.data.images import encode_image, encode_mask
 from localscale.lab.data.objects.job import KIND
-from localscale.lab.methods import DEC, AugL, Canon, FineTune, RandomScaling
+from localscale.lab.methods import DEC, AugL, Canon, FineTune, RandomScaling, SizeEquilibrium
 from localscale.lab.methods.method import Method
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.optimization import Optimization
@@ -36,12 +36,23 @@ SMALL = DECConfig.paper(
 )
 DIRECT = DEC(dataclasses.replace(SMALL, sites=("input", "backbone.blocks.0"), knots=(4, 3)))
 COMPOSE = DEC(dataclasses.replace(SMALL, update=Compose(), gradient=Unrolled()), supervision=1.0, prior=0.1)
+SIZES = SizeEquilibrium(
+    DECConfig(
+        knots=5,
+        mode="equivariant",
+        network=SizeNetwork(width=8, blocks=0, weight="learned", sure=0.1),
+        solver=Picard(3, 1e-3, fixed_steps=True),
+    ),
+    learning_steps=4,
+    masks=True,
+)
 METHODS: dict[str, Method] = {
     "plain": FineTune(),
     "canon": Canon(configurations=4, mode="equivariant"),
     "augl": AugL(),
     "direct": DIRECT,
     "compose": COMPOSE,
+    "sizes": SIZES,
 }
 
 

@@ -134,13 +134,13 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, step: int, recipe: Recipe, folder
 def test_ctrl_c_while_sizes_are_learned_loses_nothing(
     batch: int, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    unlabelled = Loop.unlabelled
+    examples = Loop.examples
 
     def small(loop: Loop, *arguments: Any) -> Any:
-        found: Any = unlabelled(loop, *arguments)
+        found: Any = examples(loop, *arguments)
         return dataclasses.replace(found, batches=dataclasses.replace(found.batches, size=min(batch, 12)))
 
-    monkeypatch.setattr(Loop, "unlabelled", small)
+    monkeypatch.setattr(Loop, "examples", small)
     recipe, run, whole = tiny(digits, SIZES, epochs=1, train_count=12), Run(tmp_path / "run"), tmp_path / "whole"
     train(recipe, whole, cpu=True)
     interrupt(monkeypatch, 2, recipe, run.folder)

@@ -47,9 +47,11 @@ class Method:
         return backbone if source_size is None else Resized(backbone, backbone_size(backbone, input_size))
 
     def prepare(
-        self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool, checkpoint: Path | None = None
+        self, model: nn.Module, batches: Iterable[Any], *, progress: bool, checkpoint: Path | None = None
     ) -> dict[str, Any] | None:
-        """Prepare ``model`` for the first training step, on normalised images without labels; by default do nothing.
+        """Prepare ``model`` for the first training step; by default do nothing.
+
+        ``batches`` are pairs of normalised images, without augmentation, and their labels, as ``losses`` gets them.
 
         Return what is to be kept in result.json, as JSON values. A long preparation writes ``checkpoint`` if it is
         interrupted, and continues from that file if it exists.

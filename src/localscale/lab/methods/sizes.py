@@ -1,4 +1,4 @@
-"""The size equilibrium: learn the sizes of things without labels, then train the backbone on canonical forms."""
+"""The size equilibrium: learn the sizes of things, without labels or from masks, then train on canonical forms."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from localscale.warp import unscale
 
 __all__ = ["SizeEquilibrium"]
 
+IGNORED = -100  # label of pixels that do not count, as in the tasks
+
 logger = logging.getLogger(__name__)
 
 
@@ -34,7 +36,9 @@ class SizeEquilibrium(Method):
     config: DECConfig = field(default_factory=DECConfig)
     """Settings of the canonicalizer at the image."""
     learning_steps: int = 2000
-    """Steps of learning sizes without labels before the backbone is trained."""
+    """Steps of learning sizes before the backbone is trained."""
+    masks: bool = False
+    """Learn from the masks of the training images where things are and how large they are; class 0 is background."""
     along: float = 0.0
     """Weight of the size loss while the backbone is trained; 0 keeps the size network fixed."""
     canonical_scaling: RandomScaling = field(default_factory=lambda: RandomScaling(probability=0.0))
@@ -43,6 +47,11 @@ class SizeEquilibrium(Method):
     def check(self) -> None:
         if not isinstance(self.config.network, SizeNetwork) or INPUT not in self.config.sites:
             raise ConfigError('the size equilibrium needs a SizeNetwork at the site "input"')
+        if self.masks and self.config.network.weight != "learned":
+            raise ConfigError(
+                f"--method.masks teaches weights, and --method.config.network.weight is "
+                f"{self.config.network.weight}; add --method.config.network.weight learned"
+            )
         self.canonical_scaling.check()
         if self.canonical_scaling.probability and (self.config.sites != (INPUT,) or self.config.mode != "invariant"):
             raise ConfigError(
@@ -56,6 +65,8 @@ class SizeEquilibrium(Method):
 
     def check_answers(self, *, dense: bool) -> None:
         check_mode(self.config.mode, dense=dense)
+        if self.masks and not dense:
+            raise ConfigError("--method.masks needs masks, but this task has one class per image; leave it out")
 
     def build(
         self,
@@ -71,12 +82,20 @@ class SizeEquilibrium(Method):
         return model
 
     def prepare(
-        self, model: nn.Module, batches: Iterable[Tensor], *, progress: bool, checkpoint: Path | None = None
+        self, model: nn.Module, batches: Iterable[Any], *, progress: bool, checkpoint: Path | None = None
     ) -> dict[str, Any] | None:
         assert isinstance(model, AdaptedModel)
         found = None
         if self.learning_steps:
-            found = learn_sizes(model, batches, steps=self.learning_steps, checkpoint=checkpoint, progress=progress)
+            found = learn_sizes(
+                model,
+                batches,
+                things="masks" if self.masks else None,
+                ignore_index=IGNORED,
+                steps=self.learning_steps,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
         for path, canonicalizer in size_canonicalizers(model).items():
             if not self.along and float(canonicalizer.network.trust) == 0:
                 logger.warning(
@@ -87,7 +106,7 @@ class SizeEquilibrium(Method):
                     self.learning_steps,
                     SizeEquilibrium.learning_steps,
                 )
-        return None if found is None else dataclasses.asdict(found)
+        return None if found is None else {k: v for k, v in dataclasses.asdict(found).items() if v is not None}
 
     def losses(
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
@@ -97,7 +116,7 @@ class SizeEquilibrium(Method):
         task = criterion(logits, labels)
         found = {"loss": task, "task": task} | site_scalars(report)
         if self.along:
-            found["sizes"] = model.size_loss(images)
+            found["sizes"] = model.size_loss(images, masks=labels if self.masks else None, ignore_index=IGNORED)
             found["loss"] = task + self.along * found["sizes"]
         return found
 

@@ -14,7 +14,7 @@ from localscale.lab.methods.dec import NETWORK
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.regularization import Regularization
-from localscale.lab.recipes.rows import SOLVER, supervised_dec
+from localscale.lab.recipes.rows import SOLVER, supervised_dec, taught_sizes
 from localscale.lab.tasks import FolderData, MaskFolderData, TaskData
 
 __all__ = ["FOLDER_METHODS", "FOLDER_TASKS", "control_of", "folder_recipe", "own_recipe"]
@@ -22,8 +22,8 @@ __all__ = ["FOLDER_METHODS", "FOLDER_TASKS", "control_of", "folder_recipe", "own
 STRENGTH = 0.5  # of the scalings that augment and supervise; natural images tolerate less than digits
 FOLDER_METHODS: dict[str, tuple[str, Callable[[str], Method]]] = {
     "sizes": (
-        "learn sizes without labels, then fine-tune on canonical forms",
-        lambda mode: SizeEquilibrium(DECConfig(mode=mode), learning_steps=1000),
+        "learn sizes, without labels or from the masks of a segmentation task, then fine-tune on canonical forms",
+        lambda mode: taught_sizes(1000) if mode == "equivariant" else SizeEquilibrium(learning_steps=1000),
     ),
     "dec": (
         "the paper's DEC at the image, trained by the task",

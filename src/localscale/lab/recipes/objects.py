@@ -22,6 +22,7 @@ from localscale.lab.recipes.rows import (
     joint,
     paper_dec,
     supervised_dec,
+    taught_sizes,
 )
 from localscale.lab.tasks import ObjectsData
 
@@ -59,5 +60,11 @@ OBJECTS = Protocol(
         "dec": replace(DEC_DIRECT, method=_scaled_back),
         "dec_compose": COMPOSE,
         "dec_compose_joint": joint(COMPOSE),
+        "sizes": Row(
+            "Size equilibrium, from masks",
+            "Learn sizes from the training masks, then train on canonical forms and scale the masks back.",
+            taught_sizes(),
+            budget="both",
+        ),
     },
 )

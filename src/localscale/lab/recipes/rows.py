@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from localscale.canonicalizer import INPUT, Compose, DECConfig, Descent
+from localscale.canonicalizer import INPUT, Compose, DECConfig, Descent, SizeNetwork
 from localscale.equilibrium import Implicit, Picard, Unrolled
 from localscale.lab.methods import DEC, Canon, FineTune, InvL, Method, RandomScaling, SizeEquilibrium
 from localscale.lab.methods.dec import NETWORK, TRAINING
@@ -15,10 +15,11 @@ from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks import TaskData
 
-__all__ = ["Budget", "BudgetName", "Protocol", "Row", "paper_dec", "supervised_dec"]
+__all__ = ["Budget", "BudgetName", "Protocol", "Row", "paper_dec", "supervised_dec", "taught_sizes"]
 
 BudgetName = Literal["first", "more", "both"]
 SOLVER = Picard(max_steps=4, **TRAINING)
+TAUGHT = SizeNetwork(weight="learned", sure=0.1)  # a size network that learns from masks
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,11 @@ def supervised_dec(strength: float, mode: str = "invariant") -> DEC:
         detached=(INPUT,),
     )
     return DEC(config, supervision=1.0, prior=0.01, supervised_scaling=RandomScaling(strength=strength, knots=10))
+
+
+def taught_sizes(steps: int = 2000) -> SizeEquilibrium:
+    """Return the size equilibrium for segmentation, whose size network learns from the training masks."""
+    return SizeEquilibrium(DECConfig(mode="equivariant", network=TAUGHT), learning_steps=steps, masks=True)
 
 
 SIZES = Row(

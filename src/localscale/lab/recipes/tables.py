@@ -109,6 +109,7 @@ SMALL_BUDGETS: dict[BudgetName, Budget] = {
     "more": Budget(20, 5e-4),
     "both": Budget(60, 5e-4),
 }
+SMALL_HEAD: Changes = {"head_width": 64, "optimization": {"schedule": "cosine", "warmup_epochs": 1.0}}
 HALF_AUGMENTED = {"augmentation": {"probability": 0.5}}
 NOT_AUGMENTED = {"augmentation": {"probability": 0.0}}
 EQUAL_COMPUTE = 304  # px: DeiT-Tiny on larger images takes as long as with a size equilibrium at 224 px
@@ -332,10 +333,20 @@ TABLES: dict[str, Table] = {
         "Local scale equivariance on rendered objects, DeiT-Tiny",
         "objects",
         ("deit_tiny",),
-        OBJECTS_LINES,
+        (*OBJECTS_LINES, Line("sizes")),
         runs="objects-small",
         budgets={"first": Budget(12, 3e-4), "more": Budget(5, 1e-4), "both": Budget(17, 3e-4)},
-        changes={"head_width": 64, "optimization": {"schedule": "cosine", "warmup_epochs": 1.0}},
+        changes=SMALL_HEAD,
+        paper="objects",
+    ),
+    "objects-sizes": Table(
+        "The size equilibrium on rendered objects, DeiT-Tiny",
+        "objects",
+        ("deit_tiny",),
+        _lines("aug", "aug_plus", "aug_long", "augl", "dec_compose", "sizes"),
+        runs="objects-sizes",
+        budgets={"first": Budget(30, 3e-4), "more": Budget(15, 1e-4), "both": Budget(45, 3e-4)},
+        changes=SMALL_HEAD,
         paper="objects",
     ),
 }

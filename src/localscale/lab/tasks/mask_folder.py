@@ -165,10 +165,15 @@ class MaskFolderTask(Task):
         return images.float() / 255, labels.long()
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Return mIoU, and EquE with its floor."""
+        """Return mIoU, also of small objects, and EquE with its floor."""
         data = self.data
         metrics = MaskMetrics(
-            self.classes, scaling=data.scaling, variants=data.variants, seed=data.data_seed, device=device
+            self.classes,
+            data.image_size**2,
+            scaling=data.scaling,
+            variants=data.variants,
+            seed=data.data_seed,
+            device=device,
         )
         mine = list(shard.of(len(self.val)))
         reader = DataLoader(WholeImages(self, mine), batch_size=self.batch_size, num_workers=data.workers)

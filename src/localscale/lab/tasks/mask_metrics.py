@@ -1,7 +1,8 @@
-"""The metrics of segmentation on a stream of images: mIoU, EquE under random local scaling, and the floor of EquE."""
+"""The metrics of segmentation on a stream of images: mIoU, also of small objects, EquE, and the floor of EquE."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,17 +24,21 @@ class MaskMetrics:
 
     Args:
         classes: number of classes.
+        pixels: number of pixels of an image.
         scaling: random scaling of the images for EquE (Φ).
         variants: number of scalings of each image.
         seed: seed of the scalings.
         device: device of images and labels.
     """
 
-    def __init__(self, classes: int, *, scaling: RandomScaling, variants: int, seed: int, device: torch.device) -> None:
-        from localscale.metrics.streaming import EquivarianceError, EquivarianceFloor, mean_iou
+    def __init__(
+        self, classes: int, pixels: int, *, scaling: RandomScaling, variants: int, seed: int, device: torch.device
+    ) -> None:
+        from localscale.metrics.streaming import EquivarianceError, EquivarianceFloor, SmallObjectIoU, mean_iou
 
         self.scaling, self.variants, self.seed = scaling, variants, seed
         self.iou = mean_iou(classes, ignore_index=IGNORED).to(device)
+        self.small = SmallObjectIoU(classes, pixels, ignore_index=IGNORED).to(device)
         self.errors = {kind: EquivarianceError(kind).to(device) for kind in KINDS}
         self.floors = {kind: EquivarianceFloor(classes, kind).to(device) for kind in KINDS}
 
@@ -41,6 +46,7 @@ class MaskMetrics:
         """Add images ``(B, 3, H, W)`` in [0,1] of numbers ``index`` with labels ``(B, H, W)``; return their scores."""
         logits = predict(normalise(images)).float()
         self.iou.update(logits, labels)
+        self.small.update(logits.argmax(1), labels)
         answer = logits.softmax(1)
         for variant in range(self.variants):
             u = self.scaling.maps(Draws(self.seed, index.to(images.device)), f"evaluation/{variant}")
@@ -53,9 +59,11 @@ class MaskMetrics:
 
     def compute(self) -> dict[str, Any]:
         """Return the metrics as JSON values, the same in every process."""
+        small = float(self.small.compute())
         return {
             "variants": self.variants,
             "mean_iou": float(self.iou.compute()),
+            "small_object_iou": None if math.isnan(small) else small,  # JSON lacks NaN
             "equivariance_error": {kind: float(error.compute()) for kind, error in self.errors.items()},
             "equivariance_floor": {kind: float(floor.compute()) for kind, floor in self.floors.items()},
         }

@@ -113,13 +113,18 @@ class ObjectsTask(Task):
         return self._on_device.take(indices.images.to(device, non_blocking=True))
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Return mIoU, EquE with its floor, and the deviation of the IoU among the images of a scene."""
+        """Return mIoU, also of small objects, EquE with its floor, and the deviation of IoU within a scene."""
         from localscale.metrics import image_iou
         from localscale.metrics.streaming import GroupConsistency
 
         data = self.data
         metrics = MaskMetrics(
-            self.classes, scaling=data.scaling, variants=data.variants, seed=data.data_seed, device=device
+            self.classes,
+            data.image_size**2,
+            scaling=data.scaling,
+            variants=data.variants,
+            seed=data.data_seed,
+            device=device,
         )
         groups, group_of = self.test.groups.unique(return_inverse=True)
         consistency = GroupConsistency(len(groups)).to(device)

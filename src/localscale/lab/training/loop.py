@@ -58,8 +58,8 @@ class Position:
 
 
 @dataclass
-class _Unlabelled:
-    """The normalised training images of one epoch, in batches, for ``learn_sizes``.
+class _Examples:
+    """The normalised training images of one epoch with their labels, in batches, for ``learn_sizes``.
 
     Images that are decoded from files are kept after the first pass, at most ``KEPT`` of them; decoding them again in
     every pass would take longer than learning from them.
@@ -75,7 +75,7 @@ class _Unlabelled:
     kept: list[Any] = field(default_factory=list)
     passes: int = 0
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         task, device, seed = self.loop.task, self.loop.device, self.loop.recipe.seed
         last = min(self.batches.per_epoch, max(1, KEPT // self.batches.size)) if task.from_files else None
         last = last or self.batches.per_epoch
@@ -89,9 +89,10 @@ class _Unlabelled:
         for indices, loaded in self.kept or task.load(wanted, seed):
             if task.from_files and whole and not self.kept:
                 read.append((indices, loaded))
-            images = task.normalise(task.images(indices, loaded, device)[0])
+            images, labels = task.images(indices, loaded, device)
+            images = task.normalise(images)
             set_seed(seed_of(seed, "sizes", number, indices.step))
-            yield images
+            yield images, labels
         self.kept = self.kept or read
 
 
@@ -156,14 +157,14 @@ class Loop:
         """Number of steps of the whole run."""
         return self.recipe.optimization.epochs * self.batches.per_epoch
 
-    def unlabelled(self, done: int = 0) -> Iterable[Tensor]:
-        """Return the normalised training images in batches; they can be iterated over again and again.
+    def examples(self, done: int = 0) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return the normalised training images and their labels in batches, which can be iterated over repeatedly.
 
         ``done`` is the number of steps that an interrupted preparation has taken.
         """
         size = 64 if self.task.from_files else 256  # photographs take longer to load, and sizes need no large batch
         batches = Batches(self.task.train_count, min(size, self.task.train_count), self.recipe.seed)
-        return _Unlabelled(self, batches, done)
+        return _Examples(self, batches, done)
 
     def prepare(self, *, progress: bool, checkpoint: Path | None = None) -> dict[str, Any] | None:
         """Let the method prepare the model in the main process; the other processes wait and get its weights.
@@ -173,7 +174,7 @@ class Loop:
         found = None
         if self.accelerator.is_main_process:
             done = read_state(checkpoint)["step"] if checkpoint is not None and checkpoint.exists() else 0
-            batches = self.unlabelled(done)
+            batches = self.examples(done)
             found = self.recipe.method.prepare(self.model, batches, progress=progress, checkpoint=checkpoint)
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):

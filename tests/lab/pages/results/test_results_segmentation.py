@@ -48,6 +48,16 @@ def cells(page: str, label: str) -> dict[str, str]:
     return dict(zip(table[0], next(row for row in table if row[1] == label), strict=True))
 
 
+def test_small_objects_have_a_column_if_a_run_measured_them():
+    new, old = a_run(), a_run("canon", "Canon")
+    assert "small" not in render_segmentation(a_result(old))
+    new["metrics"]["small_object_iou"] = 0.3123
+    page = render_segmentation(a_result(new, old))
+    assert [cells(page, row)["mIoU % of small objects"] for row in ("Aug", "Canon")] == ["31.23", "–"]
+    assert "mIoU 31.23 % of the smaller half of the objects" in describe(new["metrics"])
+    assert "smaller half" not in describe(old["metrics"])
+
+
 def test_a_row_has_its_measures_and_the_papers():
     assert cells(render_segmentation(a_result(a_run())), "Aug") == {
         "backbone": "vit_tiny",

@@ -1,4 +1,4 @@
-"""Table of segmentation results: mIoU, EquE and the deviation of IoU within a scene."""
+"""Table of segmentation results: mIoU, also of small objects, EquE and the deviation of IoU within a scene."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NEAREST = {"DeiT": "ViT"}  # the paper's nearest family, where it has no segment
 def render_segmentation(result: dict[str, Any]) -> str:
     """Return tables of mIoU, EquE and IoU deviation, and of canonicalizer statistics."""
     groups = grouped(result["runs"])
-    rows = [_row(backbone, row, runs) for (backbone, row), runs in groups.items()]
+    small = any("small_object_iou" in run["metrics"] for run in result["runs"])  # older runs lack it
+    rows = [_row(backbone, row, runs, small=small) for (backbone, row), runs in groups.items()]
     parts = [f"### {result['title']}", "", _setting(result), "", render_rows(rows)]
     sites = site_rows(groups)
     if sites:
@@ -24,7 +25,7 @@ def render_segmentation(result: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _row(backbone: str, row: str, runs: list[Record]) -> dict[str, Any]:
+def _row(backbone: str, row: str, runs: list[Record], *, small: bool) -> dict[str, Any]:
     family = family_of_backbone(backbone)
     printed = SEGMENTATION.get(NEAREST.get(family, family), {}).get(PAPER_ROW.get(row, row), ("–", "–"))
     return {
@@ -33,19 +34,21 @@ def _row(backbone: str, row: str, runs: list[Record]) -> dict[str, Any]:
         "seeds": len(runs),
         "epochs": runs[0]["budget_epochs"],
         "mIoU %": spread(runs, lambda run: 100 * run["metrics"]["mean_iou"]),
+        **({"mIoU % of small objects": _optional(runs, "small_object_iou")} if small else {}),
         "EquE": spread(runs, lambda run: run["metrics"]["equivariance_error"]["squared"], digits=4),
         "l2": spread(runs, lambda run: run["metrics"]["equivariance_error"]["l2"], digits=4),
         "relative": spread(runs, lambda run: run["metrics"]["equivariance_error"]["relative"], digits=4),
-        "IoU deviation %": _deviation(runs),
+        "IoU deviation %": _optional(runs, "group_deviation"),
         "paper: mIoU %": printed[0],
         "paper: EquE": printed[1],
     }
 
 
-def _deviation(runs: list[Record]) -> str:
-    if any(run["metrics"]["group_deviation"] is None for run in runs):  # no scene with two images
+def _optional(runs: list[Record], name: str) -> str:
+    """Return a metric in percent, or a dash if an older run lacks it or could not measure it."""
+    if any(run["metrics"].get(name) is None for run in runs):
         return "–"
-    return spread(runs, lambda run: 100 * run["metrics"]["group_deviation"])
+    return spread(runs, lambda run: 100 * run["metrics"][name])
 
 
 def _setting(result: dict[str, Any]) -> str:
