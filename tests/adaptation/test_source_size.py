@@ -206,6 +206,7 @@ def test_it_is_saved_and_loaded(tmp_path: Path):
     model = sized("input", source_size=(96, 128))
     assert model.preprocessing.input_size == (3, 96, 128)
     model.save_pretrained(tmp_path)
+    assert "96×128 px, 64×64 px" in (tmp_path / "README.md").read_text()
     loaded = AdaptedModel.from_pretrained(tmp_path, VIT.build())
     assert (loaded.source_size, loaded.preprocessing) == (model.source_size, model.preprocessing)
     images = torch.rand(2, 3, 96, 128)

@@ -28,6 +28,10 @@ def write_card(
     whole = origin.library == "timm" and saved >= set(model.base_state())
     base = f"base_model: {origin.hub_id}\n" if origin.hub_id and not whole else ""
     given = "" if origin.library else f", base_model)  # base_model: {name} with the weights it had before adapt"
+    large = ""
+    if model.source_size is not None:
+        (height, width), (_, down, across) = model.source_size, model.input_size
+        large = f"\n| images, canonical forms | {height}×{width} px, {down}×{across} px |"
     use = ""
     if description["preprocessing"] is not None:
         use = "\nimages = model.preprocessing.transform()(image)[None]  # image: a PIL image"
@@ -48,7 +52,7 @@ library_name: localscale
 |---|---|
 | sites | {sites} |
 | family, update | {config.family}, {type(config.update).__name__.lower()} |
-| mode, source | {config.mode}, {config.source} |
+| mode, source | {config.mode}, {config.source} |{large}
 | canonicalizer parameters | {learned:,} |
 | base tensors saved here | {len(saved)} |
 

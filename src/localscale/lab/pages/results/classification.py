@@ -38,7 +38,8 @@ def render_classification(result: dict[str, Any]) -> str:
 
 def _setting(result: dict[str, Any]) -> str:
     metrics, recipe = result["runs"][0]["metrics"], result["runs"][0]["recipe"]
-    size, batch = recipe["data"]["image_size"], recipe["optimization"]["batch_size"]
+    size = recipe.get("source_size") or recipe["data"]["image_size"]
+    batch = recipe["optimization"]["batch_size"]
     return (
         f"{metrics['images']:,} test images of {size} px, each with {metrics['variants']} locally scaled variants. "
         f"Batch size {batch}; training and evaluation in {'bfloat16' if recipe['precision'] == 'bf16' else 'float32'}."
