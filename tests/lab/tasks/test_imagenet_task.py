@@ -241,3 +241,7 @@ def test_metrics_are_those_of_a_slow_loop(data: ImageNetData):
     assert found["per_scale"]["std"] == pytest.approx(np.std(list(accuracy.values())))
     assert errors["squared"] > 1e-3
     assert found["invariance_error"] == pytest.approx(errors, rel=1e-4)
+    outcomes = found["outcomes"]
+    assert outcomes.right.shape == (6, len(SCALES))
+    assert outcomes.right.double().mean(0).tolist() == pytest.approx([accuracy[scale] for scale in SCALES])
+    assert float(outcomes.invariance_error.mean()) == pytest.approx(errors["squared"], rel=1e-4)

@@ -53,6 +53,7 @@ class Table:
         budgets: budgets that replace those of the task.
         changes: fields of every recipe to replace.
         paper: the paper's table to compare with.
+        controls: names of the lines that others are compared with, image by image.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Table:
     budgets: Mapping[BudgetName, Budget] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     paper: str = ""
+    controls: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -76,6 +78,17 @@ class Table:
     def start(self, line: Line) -> str:
         """Return the name of the line that ``line`` starts from; empty for pretrained weights."""
         return self._row(line).start if line.start is None else line.start
+
+    def control(self, line: Line) -> str:
+        """Return the name of the line that ``line`` is compared with; empty for a control, or without controls.
+
+        It is the control that starts from the same weights, or the first one if none does.
+        """
+        if line.name in self.controls or not self.controls:
+            return ""
+        lines = {each.name: each for each in self.lines}
+        same = [name for name in self.controls if self.start(lines[name]) == self.start(line)]
+        return (same or list(self.controls))[0]
 
     def recipe(self, line: Line, backbone: str) -> Recipe:
         """Return the recipe of ``line`` for ``backbone`` with this table's budget and changes."""
@@ -155,6 +168,7 @@ TABLES: dict[str, Table] = {
         MNIST_LINES,
         runs="mnist",
         paper="mnist",
+        controls=("aug_plus", "aug_long"),
     ),
     "mnist-tiny": Table(
         "Local scale invariance on MNIST, DeiT-Tiny",
@@ -165,6 +179,7 @@ TABLES: dict[str, Table] = {
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
+        controls=("aug_plus", "aug_long"),
     ),
     "mnist-sizes": Table(
         "The size equilibrium on MNIST, DeiT-Tiny",
@@ -189,6 +204,7 @@ TABLES: dict[str, Table] = {
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
+        controls=("aug_long",),
     ),
     "mnist-sizes-long": Table(
         "The size equilibrium on MNIST at the paper's budget, DeiT-Tiny, 50,000 test images",
@@ -215,6 +231,7 @@ TABLES: dict[str, Table] = {
         budgets={"both": Budget(90, 5e-4)},
         changes={**SMALL, "data": {**SMALL_DATA, "test_count": 50_000}},
         paper="mnist",
+        controls=("aug_long",),
     ),
     "mnist-cnn": Table(
         "Local scale invariance on MNIST, EfficientNet-Lite0",
@@ -225,6 +242,7 @@ TABLES: dict[str, Table] = {
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
+        controls=("aug_plus", "aug_long"),
     ),
     "mnist-ablation": Table(
         "Ablations on MNIST, DeiT-Tiny: DEC compose + supervision added to Aug (paper, App. A4)",
@@ -294,6 +312,7 @@ TABLES: dict[str, Table] = {
             },
         },
         paper="mnist",
+        controls=("aug",),
     ),
     "mnist-shipped": Table(
         "The small model of the app: StarNet-S100 from scratch, four times the images",
@@ -303,6 +322,7 @@ TABLES: dict[str, Table] = {
         runs="mnist-shipped",
         budgets={"both": Budget(14, 2e-3)},
         changes={**SMALL, "data": {**SMALL_DATA, "train_count": 24_000}},
+        controls=("aug_long",),
     ),
     "imagenet": Table(
         "Local scale invariance on ImageNet, four backbones (paper, Tab. imagenet_results and per_scale_imnet)",
@@ -311,6 +331,7 @@ TABLES: dict[str, Table] = {
         _lines("base", "base_plus", "aug", "canon", "invl", "dec", "dec_compose"),
         runs="imagenet",
         paper="imagenet",
+        controls=("base_plus",),
     ),
     "imagenet-tiny": Table(
         "Local scale invariance on ImageNet, DeiT-Tiny",
@@ -319,6 +340,7 @@ TABLES: dict[str, Table] = {
         _lines("base", "base_plus", "aug", "dec", "dec_compose"),
         runs="imagenet",
         paper="imagenet",
+        controls=("base_plus",),
     ),
     "objects": Table(
         "Local scale equivariance on rendered objects (paper, Tab. lsos_results)",

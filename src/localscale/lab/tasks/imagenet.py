@@ -20,6 +20,7 @@ from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
 from localscale.lab.tasks.crops import read_crops
 from localscale.lab.tasks.folder import as_cropped, central_crop
+from localscale.lab.tasks.outcomes import OUTCOMES, OutcomeRecorder, digest_of
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 
 __all__ = ["ImageNetData", "ImageNetTask"]
@@ -97,7 +98,7 @@ class ImageNetTask(Task):
         return images.float() / 255, labels
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Return the accuracy at every scale, and InvE relative to the image at scale 1."""
+        """Return the accuracy at every scale, InvE relative to the image at scale 1, and the outcome of each image."""
         from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy
 
         scales = self.test.scales
@@ -105,20 +106,24 @@ class ImageNetTask(Task):
         errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
         accuracy = PerScaleAccuracy(scales).to(device)
         groups = list(self.test.groups)
-        mine = [groups[position] for position in shard.of(len(groups))]
+        outcomes = OutcomeRecorder(len(groups), len(scales), device)
+        mine = list(shard.of(len(groups)))
         at_once = max(1, 2 * self.batch_size // len(scales))
-        reader = DataLoader(_Groups(self.test, mine), batch_size=at_once, num_workers=self.data.workers)
+        reader = DataLoader(_Groups(self.test, groups, mine), batch_size=at_once, num_workers=self.data.workers)
         bar = tqdm(total=len(mine), desc="evaluating", unit="group", leave=False, disable=not progress)
         with torch.no_grad(), bar:
-            for images, labels in reader:
+            for numbers, images, labels in reader:
                 pixels = images.flatten(0, 1).to(device).float() / 255
                 logits = predict(self.normalise(pixels)).float()
-                each = labels.to(device).repeat_interleave(len(scales))
+                labels = labels.to(device)
+                each = labels.repeat_interleave(len(scales))
                 accuracy.update(logits, each, torch.tensor(scales).repeat(len(images)))
                 answers = logits.softmax(1).unflatten(0, (len(images), len(scales)))
                 others = torch.cat((answers[:, :original], answers[:, original + 1 :]), dim=1)
                 for error in errors.values():
                     error.update(answers[:, original], others)
+                change = (others - answers[:, original, None]).square().sum(dim=2).mean(dim=1)
+                outcomes.add(numbers, logits.unflatten(0, answers.shape[:2]), labels, change)
                 bar.update(len(images))
         per_scale = accuracy.compute()
         return {
@@ -132,7 +137,13 @@ class ImageNetTask(Task):
                 "mean": per_scale.mean,
                 "std": per_scale.std,
             },
+            OUTCOMES: outcomes.finish(self._test_images()),
         }
+
+    def _test_images(self) -> str:
+        records = self.test.written.records
+        sources = [records[positions[0]]["source"] for positions in self.test.groups.values()]
+        return digest_of("imagenet", self.test.scales, self.data.crop, names=sources)
 
 
 class TrainingImages(Dataset[tuple[Tensor, int]]):
@@ -180,18 +191,19 @@ def _describe(classes: tuple[str, ...], others: tuple[str, ...]) -> str:
     return f"{len(classes)} classes{named}"
 
 
-class _Groups(Dataset[tuple[Tensor, int]]):
-    """The source images of a locally scaled ImageNet, each at all its scales."""
+class _Groups(Dataset[tuple[int, Tensor, int]]):
+    """Some of the source images of a locally scaled ImageNet as (number, the image at all its scales, label)."""
 
-    def __init__(self, dataset: LocallyScaledImageNet, groups: list[int]) -> None:
-        self.dataset, self.groups = dataset, groups
+    def __init__(self, dataset: LocallyScaledImageNet, groups: list[int], numbers: list[int]) -> None:
+        self.dataset, self.groups, self.numbers = dataset, groups, numbers
 
     def __len__(self) -> int:
-        return len(self.groups)
+        return len(self.numbers)
 
-    def __getitem__(self, place: int) -> tuple[Tensor, int]:
-        group = self.dataset.read_group(self.groups[place])
-        return group.images, int(group.label)
+    def __getitem__(self, place: int) -> tuple[int, Tensor, int]:
+        number = self.numbers[place]
+        group = self.dataset.read_group(self.groups[number])
+        return number, group.images, int(group.label)
 
 
 _WHAT = {
