@@ -129,21 +129,29 @@ def test_finished_runs_are_collected_with_the_epochs_of_the_runs_they_start_from
     assert [run["budget_epochs"] for run in found["runs"]] == [40, 60]
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_line_is_compared_with_the_control_that_starts_from_the_same_weights(name):
-    table = TABLES[name]
-    for line in table.lines:
-        control = table.control(line)
-        assert (control == "") == (line.name in table.controls or not table.controls)
-        assert control == "" or control in [each.name for each in table.lines]
-    if name == "mnist-tiny":
-        assert {line.name: table.control(line) for line in table.lines} == {
-            "aug": "aug_long",
-            "aug_plus": "",
-            "aug_long": "",
-            **dict.fromkeys(("canon", "invl", "dec", "dec_compose"), "aug_plus"),
-            **dict.fromkeys(("dec_joint", "dec_compose_joint"), "aug_long"),
-        }
+def test_a_line_is_compared_with_the_controls_that_start_from_the_same_weights():
+    controls = {
+        name: {line.name: table.controls_of(line) for line in table.lines}
+        for name, table in TABLES.items()
+        if table.controls
+    }
+    for name, of_lines in controls.items():
+        assert {control for each in of_lines.values() for control in each} == set(TABLES[name].controls)
+    assert controls["imagenet-sizes"]["sizes"] == ("base_plus", "aug")
+    assert controls["mnist-tiny"] == {
+        **dict.fromkeys(("aug_plus", "aug_long"), ()),
+        **dict.fromkeys(("canon", "invl", "dec", "dec_compose"), ("aug_plus",)),
+        **dict.fromkeys(("aug", "dec_joint", "dec_compose_joint"), ("aug_long",)),
+    }
+
+
+def test_the_rows_of_imagenet_sizes_share_images_budget_and_rate(tmp_path):
+    cells = planned("imagenet-sizes", tmp_path)
+    rows = [cells[f"vit_tiny-{row}"].recipe for row in ("base_plus", "aug", "sizes")]
+    assert len({(row.optimization.epochs, row.optimization.learning_rate, row.start) for row in rows}) == 1
+    assert len({(row.data, row.regularization) for row in rows}) == 1
+    assert (rows[0].data.crop, rows[0].data.rand_augment, rows[0].regularization.cutmix) == (0.9, 9, 1.0)
+    assert cells["deit_tiny-sizes"].recipe.data.crop == 0.875
 
 
 def test_lines_are_compared_with_their_control_image_by_image(tmp_path):

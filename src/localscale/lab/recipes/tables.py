@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from localscale.errors import ConfigError, near_misses
 from localscale.lab.recipes import PROTOCOLS, find_recipe
 from localscale.lab.recipes.changes import Changes, with_changes
+from localscale.lab.recipes.imagenet import FINE_TUNING
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.rows import SIZES, Budget, BudgetName, Row
 
@@ -79,16 +80,15 @@ class Table:
         """Return the name of the line that ``line`` starts from; empty for pretrained weights."""
         return self._row(line).start if line.start is None else line.start
 
-    def control(self, line: Line) -> str:
-        """Return the name of the line that ``line`` is compared with; empty for a control, or without controls.
+    def controls_of(self, line: Line) -> tuple[str, ...]:
+        """Return the names of the lines that ``line`` is compared with, none for a control.
 
-        It is the control that starts from the same weights, or the first one if none does.
+        They are the controls that start from the same weights, or all if none does.
         """
-        if line.name in self.controls or not self.controls:
-            return ""
+        if line.name in self.controls:
+            return ()
         lines = {each.name: each for each in self.lines}
-        same = [name for name in self.controls if self.start(lines[name]) == self.start(line)]
-        return (same or list(self.controls))[0]
+        return tuple(name for name in self.controls if self.start(lines[name]) == self.start(line)) or self.controls
 
     def recipe(self, line: Line, backbone: str) -> Recipe:
         """Return the recipe of ``line`` for ``backbone`` with this table's budget and changes."""
@@ -341,6 +341,16 @@ TABLES: dict[str, Table] = {
         runs="imagenet",
         paper="imagenet",
         controls=("base_plus",),
+    ),
+    "imagenet-sizes": Table(
+        "The size equilibrium on locally scaled ImageNet, trained on locally scaled images",
+        "imagenet",
+        ("deit_tiny", "vit_tiny"),
+        _lines("base", "base_plus", "aug", "sizes"),
+        runs="imagenet-sizes",
+        budgets=FINE_TUNING,
+        changes={"regularization": {"cutmix": 1.0}, "data": {"rand_augment": 9}},
+        controls=("base_plus", "aug"),
     ),
     "objects": Table(
         "Local scale equivariance on rendered objects (paper, Tab. lsos_results)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,15 @@ from localscale.errors import ConfigError, DataError
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
+from localscale.lab.data.written import DATASET
 from localscale.lab.tasks.crops import read_crops
 from localscale.lab.tasks.folder import as_cropped, central_crop
 from localscale.lab.tasks.outcomes import OUTCOMES, OutcomeRecorder, digest_of
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 
 __all__ = ["ImageNetData", "ImageNetTask"]
+
+MAGNITUDES = 31  # of torchvision's RandAugment
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class ImageNetData(TaskData):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "invariance_error", "images", "variants")
 
     train_root: Path | None = None
-    """Folder of training images with one subfolder per class."""
+    """Training images: a folder with one subfolder per class, or one that ``localscale data imagenet`` wrote, of whose
+    photographs every epoch shows one scale at random."""
     test_root: Path | None = None
     """Folder that ``localscale data imagenet`` wrote."""
     class_index: Path | None = None
@@ -46,6 +51,9 @@ class ImageNetData(TaskData):
     """Test images: the part of the shorter side that the central crop shows."""
     least_area: float = 0.08
     """Training images: the smallest part of the area that a random crop shows."""
+    rand_augment: int = 0
+    """Training images: magnitude of RandAugment, torchvision's with two operations on each crop, such as 9; 0 turns it
+    off."""
     workers: int = 4
     """Processes that read images."""
     data_seed: int = 0
@@ -53,7 +61,9 @@ class ImageNetData(TaskData):
 
     def check(self) -> None:
         """Raise ``ConfigError`` for values outside their range."""
-        check_least(self, {"train_limit": 1, "image_size": 8, "workers": 0})
+        check_least(self, {"train_limit": 1, "image_size": 8, "workers": 0, "rand_augment": 0})
+        if self.rand_augment >= MAGNITUDES:
+            raise ConfigError(f"--data.rand-augment is {self.rand_augment}; expected 0 to {MAGNITUDES - 1}")
         for name, value in (("crop", self.crop), ("least-area", self.least_area)):
             if not 0 < value <= 1:
                 raise ConfigError(f"--data.{name} is {value}; expected more than 0 and at most 1")
@@ -83,12 +93,12 @@ class ImageNetTask(Task):
                 "write the dataset again with 1.0 among its --scales"
             )
         self.classes = len(self.test.classes)
-        self.train = TrainingImages(data, self.test.classes)
+        self.train = training_images(data, self.test.classes)
         self.train_count = len(self.train)
 
     def describe(self) -> str:
         groups, scales = len(self.test.groups), len(self.test.scales)
-        return f"{self.train_count:,} training images; {groups:,} test images at {scales} scales each"
+        return f"{self.train.describe()}; {groups:,} test images at {scales} scales each"
 
     def load(self, batches: Iterable[Indices], seed: int) -> Iterator[tuple[Indices, Any]]:
         return read_crops(self.train, batches, seed, workers=self.data.workers)
@@ -155,25 +165,15 @@ class TrainingImages(Dataset[tuple[Tensor, int]]):
         listing = list_images(
             root, class_index=data.class_index, limit=data.train_limit, seed=data.data_seed, what="--data.train-root"
         )
-        if listing.classes != classes:
-            raise DataError(
-                f"{root} has {_describe(listing.classes, classes)}; "
-                f"the test set has {_describe(classes, listing.classes)}; "
-                "both must be numbered by one class_index.json, beside the folders or named with --data.class-index"
-            )
+        _check_classes(root, listing.classes, classes)
         self.items = [(root / name, listing.labels[name.split("/")[0]]) for name in listing.names]
-        self.transform = v2.Compose(
-            [
-                v2.RandomResizedCrop(
-                    data.image_size, scale=(data.least_area, 1.0), interpolation=v2.InterpolationMode.BICUBIC
-                ),
-                v2.RandomHorizontalFlip(),
-                v2.PILToTensor(),
-            ]
-        )
+        self.transform = training_crop(data)
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def describe(self) -> str:
+        return f"{len(self):,} training images"
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
         index, seed = place
@@ -182,6 +182,60 @@ class TrainingImages(Dataset[tuple[Tensor, int]]):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             return self.transform(image), label
+
+
+class ScaledTrainingImages(Dataset[tuple[Tensor, int]]):
+    """Photographs at one of their scales, and labels; the seed of an item's key also decides the scale."""
+
+    def __init__(self, data: ImageNetData, classes: tuple[str, ...]) -> None:
+        assert data.train_root is not None
+        self.dataset = LocallyScaledImageNet(data.train_root)
+        _check_classes(data.train_root, self.dataset.classes, classes)
+        self.groups = list(self.dataset.groups)[: data.train_limit]  # written in an order that spreads over the classes
+        self.transform = training_crop(data)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def describe(self) -> str:
+        return f"{len(self):,} training photographs at {len(self.dataset.scales)} scales each"
+
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
+        index, seed = place
+        positions = self.dataset.groups[self.groups[index]]
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            image, label = self.dataset[positions[int(torch.randint(len(positions), ()))]]
+            return self.transform(image), int(label)
+
+
+def training_images(data: ImageNetData, classes: tuple[str, ...]) -> TrainingImages | ScaledTrainingImages:
+    """Open the folder of training images, which must have the test images' ``classes``."""
+    assert data.train_root is not None
+    written = (data.train_root / DATASET).is_file()
+    return ScaledTrainingImages(data, classes) if written else TrainingImages(data, classes)
+
+
+def training_crop(data: ImageNetData) -> v2.Transform:
+    """Return the transform of a training image to a random crop in 8 bits, mirrored half of the time."""
+    crop = functools.partial(v2.RandomResizedCrop, interpolation=v2.InterpolationMode.BICUBIC)
+    augment = v2.RandAugment(num_ops=2, magnitude=data.rand_augment, num_magnitude_bins=MAGNITUDES)
+    return v2.Compose(
+        [
+            crop(data.image_size, scale=(data.least_area, 1.0)),
+            v2.RandomHorizontalFlip(),
+            *([augment] if data.rand_augment else []),
+            v2.PILToTensor(),
+        ]
+    )
+
+
+def _check_classes(root: Path, classes: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    if classes != expected:
+        raise DataError(
+            f"{root} has {_describe(classes, expected)}; the test set has {_describe(expected, classes)}; "
+            "both must be numbered by one class_index.json, beside the folders or named with --data.class-index"
+        )
 
 
 def _describe(classes: tuple[str, ...], others: tuple[str, ...]) -> str:

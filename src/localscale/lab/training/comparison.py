@@ -17,36 +17,36 @@ __all__ = ["compare_runs"]
 Folders = Mapping[tuple[str, str], Sequence[Path]]  # of all seeds, by backbone and line
 
 
-def compare_runs(folders: Folders, controls: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the difference of each line to its control where both have outcomes on the same images.
+def compare_runs(folders: Folders, controls: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """Return the difference of each line to its controls where both have outcomes on the same images.
 
     Accuracy and InvE are fractions, as in result.json, and each is a list of the difference and the ends of its 95 %
     interval (``paired_difference``, over images; seeds and the versions of an image are averaged first).
 
     Args:
         folders: the runs' folders.
-        controls: the control of each line; empty for none.
+        controls: the names of each line's controls.
     """
+    known = {key: [each for each in map(_outcomes, runs) if each is not None] for key, runs in folders.items()}
     found = []
-    for (backbone, line), runs in folders.items():
-        control = controls.get(line, "")
-        ours, before = ([_outcomes(run) for run in each] for each in (runs, folders.get((backbone, control), ())))
-        kept, kept_before = ([each for each in group if each is not None] for group in (ours, before))
-        if not kept or not kept_before or len({each.images for each in (*kept, *kept_before)}) > 1:
-            continue
-        accuracy = [torch.stack([each.right.double().mean(dim=1) for each in group]) for group in (kept, kept_before)]
-        error = [torch.stack([each.invariance_error for each in group]) for group in (kept, kept_before)]
-        found.append(
-            {
-                "backbone": backbone,
-                "row": line,
-                "control": control,
-                "images": len(kept[0].right),
-                "seeds": [len(kept), len(kept_before)],
-                "accuracy": list(paired_difference(*accuracy)),
-                "invariance_error": list(paired_difference(*error)),
-            }
-        )
+    for (backbone, line), ours in known.items():
+        for control in controls.get(line, ()):
+            before = known.get((backbone, control), [])
+            if not ours or not before or len({each.images for each in (*ours, *before)}) > 1:
+                continue
+            accuracy = [torch.stack([each.right.double().mean(dim=1) for each in runs]) for runs in (ours, before)]
+            error = [torch.stack([each.invariance_error for each in runs]) for runs in (ours, before)]
+            found.append(
+                {
+                    "backbone": backbone,
+                    "row": line,
+                    "control": control,
+                    "images": len(ours[0].right),
+                    "seeds": [len(ours), len(before)],
+                    "accuracy": list(paired_difference(*accuracy)),
+                    "invariance_error": list(paired_difference(*error)),
+                }
+            )
     return found
 
 

@@ -227,7 +227,7 @@ def _differences(table: Table, cells: list[Cell], epochs: dict[tuple[str, str], 
     folders: dict[tuple[str, str], list[Path]] = {}
     for cell in cells:
         folders.setdefault((cell.backbone, cell.line.name), []).append(cell.folder)
-    found = compare_runs(folders, {line.name: table.control(line) for line in table.lines})
+    found = compare_runs(folders, {line.name: table.controls_of(line) for line in table.lines})
     return [
         each for each in found if epochs[each["backbone"], each["row"]] == epochs[each["backbone"], each["control"]]
     ]
