@@ -1,4 +1,4 @@
-"""Measure and write results: ``python -m benchmarks [--suite core|data|training|speed] [--device cuda] [--quick]``.
+"""Measure and write results: ``python -m benchmarks [--suite SUITE] [--device cuda] [--quick]``.
 
 Prints a table for each measurement, writes all tables as JSON, and renders ``results/*.json`` to ``docs/results.md``.
 """
@@ -13,14 +13,20 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks import core, data, speed, training
+from benchmarks import core, data, photographs, speed, training
 from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.errors import near_misses
 from localscale.lab.pages.results import render_table
 
 Measurement = Callable[[str, bool], ResultTable]
-SUITES: dict[str, Any] = {"core": core, "data": data, "training": training, "speed": speed}
+SUITES: dict[str, Any] = {
+    "core": core,
+    "data": data,
+    "training": training,
+    "speed": speed,
+    "photographs": photographs,
+}
 
 
 def main() -> None:
@@ -31,11 +37,14 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", metavar="TABLE", help="measure only these tables, named by their functions"
     )
-    parser.add_argument("--json", type=Path, help="file to write (default: results/SUITE_DEVICE.json)")
+    parser.add_argument(
+        "--json", type=Path, help="file to write (default: results/SUITE_DEVICE.json, or results/photographs.json)"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="use small sizes, to see that everything runs; the numbers mean nothing"
     )
     parser.add_argument("--render", action="store_true", help="only render results/*.json to docs/results.md")
+    photographs.add_options(parser)
     arguments = parser.parse_args()
     if arguments.only and arguments.json is None:
         parser.error(
@@ -46,10 +55,14 @@ def main() -> None:
         return
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit(f"--device {arguments.device}: this PyTorch sees no CUDA device; use --device cpu")
-    target = arguments.json or ROOT / "results" / f"{arguments.suite}_{arguments.device}.json"
     suite = SUITES[arguments.suite]
-    measurements = _chosen(suite.MEASUREMENTS, arguments.only)
+    of_photographs = suite is photographs
+    name = arguments.suite if of_photographs else f"{arguments.suite}_{arguments.device}"
+    target = arguments.json or ROOT / "results" / f"{name}.json"
+    offered = photographs.measurements(arguments) if of_photographs else suite.MEASUREMENTS
+    measurements = _chosen(offered, arguments.only)
     options = [f"--suite {arguments.suite}"] if arguments.suite != "core" else []
+    options += photographs.described(arguments) if of_photographs else []
     options += [f"--device {arguments.device}"] + (["--quick"] if arguments.quick else [])
     options += [f"--only {' '.join(arguments.only)}"] if arguments.only else []
     about = {"command": " ".join(["python -m benchmarks", *options]), "device": arguments.device}

@@ -49,8 +49,14 @@ IMAGE_PASSES, LATENT_PASSES = 5, 6
 class SpreadDEC(DEC):
     """DEC whose maps are not the identity from the first step on."""
 
-    def build(self, backbone: nn.Module, *, input_size: tuple[int, int, int] | None = None) -> AdaptedModel:
-        model = super().build(backbone, input_size=input_size)
+    def build(
+        self,
+        backbone: nn.Module,
+        *,
+        input_size: tuple[int, int, int] | None = None,
+        source_size: tuple[int, int] | None = None,
+    ) -> AdaptedModel:
+        model = super().build(backbone, input_size=input_size, source_size=source_size)
         spread(model.canonicalizers.values())
         return model
 

@@ -88,3 +88,13 @@ def autograd_jacobian(function, points: torch.Tensor) -> torch.Tensor:
     moved = function(points)
     rows = [torch.autograd.grad(moved[..., k].sum(), points, retain_graph=True)[0] for k in (0, 1)]
     return torch.stack(rows, dim=-2)
+
+
+def resampled_differences(scores: list[float], control: list[float], groups: list[int]) -> np.ndarray:
+    """The difference of means for every way to draw as many groups as there are, with replacement; sorted."""
+    members = [[i for i, group in enumerate(groups) if group == name] for name in sorted(set(groups))]
+    found = []
+    for drawn in itertools.product(members, repeat=len(members)):
+        images = [i for group in drawn for i in group]
+        found.append(np.mean([scores[i] for i in images]) - np.mean([control[i] for i in images]))
+    return np.sort(found)

@@ -6,12 +6,14 @@ processes, and then ``compute``.
 
 from typing import Any
 
+from localscale.metrics.comparison import Difference, paired_difference
 from localscale.metrics.functional import VARIANTS, equivariance_error, invariance_error, per_scale_accuracy
 from localscale.metrics.segmentation import equivariance_floor, image_iou
 from localscale.metrics.sizes import SizeSpread, size_spread
 
 __all__ = [
     "VARIANTS",
+    "Difference",
     "EquivarianceError",
     "EquivarianceFloor",
     "GroupConsistency",
@@ -25,6 +27,7 @@ __all__ = [
     "image_iou",
     "invariance_error",
     "mean_iou",
+    "paired_difference",
     "per_scale_accuracy",
     "size_spread",
     "top1",

@@ -273,3 +273,6 @@ def test_metrics_are_those_of_a_slow_loop(data: FolderData):
     assert found["scaled_accuracy"] == pytest.approx(np.mean(scaled_right))
     assert np.mean(norms) > 1e-4
     assert found["invariance_error"]["squared"] == pytest.approx(np.mean(norms), rel=1e-4)
+    assert found["outcomes"].right[:, 0].tolist() == right
+    each = np.reshape(norms, (6, 2)).mean(1)
+    assert found["outcomes"].invariance_error.numpy() == pytest.approx(each, rel=1e-3, abs=1e-6)

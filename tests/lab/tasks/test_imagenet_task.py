@@ -142,6 +142,7 @@ def test_a_test_set_without_the_images_themselves_is_refused(data: ImageNetData,
         ({"workers": -1}, "--data.workers is -1"),
         ({"crop": 0.0}, "--data.crop is 0.0; expected more than 0"),
         ({"least_area": 1.5}, "--data.least-area is 1.5"),
+        ({"rand_augment": 31}, "--data.rand-augment is 31; expected 0 to 30"),
     ],
 )
 def test_settings_that_cannot_be(changes: dict[str, Any], message: str, data: ImageNetData):
@@ -186,6 +187,30 @@ def test_a_crop_of_everything_is_the_image(data: ImageNetData):
     assert label == expected
     # The crop covers the whole area, but its aspect ratio is random, so only the mean colours are compared.
     assert np.abs(crop.float().mean((1, 2)).numpy() - np.array(read_image(path)).mean((0, 1))).max() < 12
+
+
+def test_locally_scaled_training_images_show_one_scale_an_epoch(data: ImageNetData):
+    task = make(data, train_root=data.test_root, least_area=1.0, image_size=48)
+    assert task.train_count == 6
+    assert task.describe().startswith("6 training photographs at 3 scales each; 6 test images")
+    dataset = LocallyScaledImageNet(data.test_root)
+    seen = []
+    for sample in range(12):
+        crop, label = task.train[4, sample]
+        positions = dataset.groups[4]
+        assert label == dataset[positions[0]][1]
+        means = [np.array(dataset[position][0]).mean((0, 1)) for position in positions]
+        seen.append(int(np.abs(np.array(means) - crop.float().mean((1, 2)).numpy()).sum(1).argmin()))
+    assert len(set(seen)) > 1
+    assert torch.equal(task.train[4, 7][0], task.train[4, 7][0])
+    assert make(data, train_root=data.test_root, train_limit=2).train_count == 2
+
+
+def test_rand_augment_depends_on_the_sample_alone(data: ImageNetData):
+    plain, augmented = make(data).train, make(data, rand_augment=9).train
+    crops = [augmented[0, sample][0] for sample in range(8)]
+    assert any(not torch.equal(crop, plain[0, sample][0]) for sample, crop in enumerate(crops))
+    assert all(torch.equal(crop, augmented[0, sample][0]) for sample, crop in enumerate(crops))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -241,3 +266,7 @@ def test_metrics_are_those_of_a_slow_loop(data: ImageNetData):
     assert found["per_scale"]["std"] == pytest.approx(np.std(list(accuracy.values())))
     assert errors["squared"] > 1e-3
     assert found["invariance_error"] == pytest.approx(errors, rel=1e-4)
+    outcomes = found["outcomes"]
+    assert outcomes.right.shape == (6, len(SCALES))
+    assert outcomes.right.double().mean(0).tolist() == pytest.approx([accuracy[scale] for scale in SCALES])
+    assert float(outcomes.invariance_error.mean()) == pytest.approx(errors["squared"], rel=1e-4)

@@ -3,13 +3,16 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.recipes.tables import TABLES
 from localscale.lab.runs.run import Run
+from localscale.lab.tasks.outcomes import Outcomes
 from localscale.lab.training.reproduce import Cell, Execution, collect, plan, reproduce
+from localscale.metrics import paired_difference
 
 SMALL = (
     *("data.image_size=32", "data.train_count=8", "batch_size=4", "epochs=1", "warmup_epochs=0"),
@@ -124,6 +127,50 @@ def test_finished_runs_are_collected_with_the_epochs_of_the_runs_they_start_from
     found = collect("mnist-tiny", cells, "a command")
     assert [run["row"] for run in found["runs"]] == ["aug", "aug_plus"]
     assert [run["budget_epochs"] for run in found["runs"]] == [40, 60]
+
+
+def test_a_line_is_compared_with_the_controls_that_start_from_the_same_weights():
+    controls = {
+        name: {line.name: table.controls_of(line) for line in table.lines}
+        for name, table in TABLES.items()
+        if table.controls
+    }
+    for name, of_lines in controls.items():
+        assert {control for each in of_lines.values() for control in each} == set(TABLES[name].controls)
+    assert controls["imagenet-sizes"]["sizes"] == ("base_plus", "aug")
+    assert controls["mnist-tiny"] == {
+        **dict.fromkeys(("aug_plus", "aug_long"), ()),
+        **dict.fromkeys(("canon", "invl", "dec", "dec_compose"), ("aug_plus",)),
+        **dict.fromkeys(("aug", "dec_joint", "dec_compose_joint"), ("aug_long",)),
+    }
+
+
+def test_the_rows_of_imagenet_sizes_share_images_budget_and_rate(tmp_path):
+    cells = planned("imagenet-sizes", tmp_path)
+    rows = [cells[f"vit_tiny-{row}"].recipe for row in ("base_plus", "aug", "sizes")]
+    assert len({(row.optimization.epochs, row.optimization.learning_rate, row.start) for row in rows}) == 1
+    assert len({(row.data, row.regularization) for row in rows}) == 1
+    assert (rows[0].data.crop, rows[0].data.rand_augment, rows[0].regularization.cutmix) == (0.9, 9, 1.0)
+    assert cells["deit_tiny-sizes"].recipe.data.crop == 0.875
+
+
+def test_lines_are_compared_with_their_control_image_by_image(tmp_path):
+    cells = [
+        cell
+        for cell in plan("mnist-tiny", seeds=2, out=tmp_path)
+        if cell.line.name in ("aug", "aug_plus", "canon", "dec", "aug_long")
+    ]
+    right = {"aug_plus": [1, 0, 0, 0], "canon": [1, 1, 0, 1], "dec": [0, 0, 0, 0], "aug": [0] * 4, "aug_long": [1] * 4}
+    for cell in cells:
+        finish(cell, machine="m", versions={}, metrics={})
+        Run(cell.folder).recipe_file.write_text(json.dumps(to_dict(cell.recipe)))
+        answers = torch.tensor(right[cell.line.name], dtype=torch.uint8)[:, None]
+        images = "other images" if cell.line.name == "dec" else "images"
+        Outcomes(answers, cell.recipe.seed * torch.ones(4), images).write(Run(cell.folder).outcomes)
+    (found,) = collect("mnist-tiny", cells, "a command")["differences"]  # aug has fewer epochs than aug_long
+    assert (found["row"], found["control"], found["images"], found["seeds"]) == ("canon", "aug_plus", 4, [2, 2])
+    assert found["accuracy"] == list(paired_difference(*map(torch.tensor, (right["canon"], right["aug_plus"]))))
+    assert found["invariance_error"] == [0, 0, 0]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from tiny_recipes import STEPS, log_of, tiny
 from localscale.errors import ConfigError, MissingExtraError
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.runs import Run
+from localscale.lab.tasks.outcomes import Outcomes
 from localscale.lab.training import train
 
 
@@ -30,6 +31,10 @@ def test_the_result_says_everything(digits: Path, tmp_path: Path):
     assert result["versions"]["torch"] == torch.__version__.split("+")[0]
     assert result["versions"]["localscale"] == metadata.version("localscale")
     assert result["machine"].endswith("CPU")
+    outcomes = Outcomes.read(run.outcomes)
+    assert float(outcomes.right.double().mean()) == pytest.approx(result["metrics"]["accuracy"])
+    squared = result["metrics"]["invariance_error"]["squared"]
+    assert float(outcomes.invariance_error.mean()) == pytest.approx(squared, rel=1e-4)
 
 
 def test_half_precision_is_another_run(digits: Path, tmp_path: Path):

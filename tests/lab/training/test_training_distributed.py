@@ -20,6 +20,7 @@ from localscale.lab.recipes import Recipe
 from localscale.lab.runs import Run
 from localscale.lab.tasks.imagenet import ImageNetData
 from localscale.lab.tasks.mnist import MNISTTask
+from localscale.lab.tasks.outcomes import Outcomes
 from localscale.lab.training import runner, train
 
 BY_TASK = dataclasses.replace(COMPOSE, supervision=0.0, prior=0.0)
@@ -58,6 +59,9 @@ def test_two_train_as_one(digits: Path, tmp_path: Path):
     alone, shared = both(recipe, tmp_path)
     one, two = alone["metrics"], shared["metrics"]
     assert one["accuracy"] == two["accuracy"]
+    outcomes = [Outcomes.read(Run(tmp_path / name).outcomes) for name in ("one", "two")]
+    assert torch.equal(outcomes[0].right, outcomes[1].right)
+    torch.testing.assert_close(outcomes[0].invariance_error, outcomes[1].invariance_error, rtol=1e-3, atol=1e-6)
     assert one["per_scale"] == two["per_scale"]
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=3e-4)
     assert furthest(tmp_path) < 3e-4  # sums in another order, which Adam enlarges

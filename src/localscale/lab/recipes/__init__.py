@@ -13,6 +13,7 @@ from localscale.lab.recipes.mnist import MNIST
 from localscale.lab.recipes.objects import OBJECTS
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.rows import Protocol, Row
+from localscale.lab.tasks import ImageNetData
 
 __all__ = ["PROTOCOLS", "Recipe", "find_recipe", "find_row", "recipe_names"]
 
@@ -45,6 +46,9 @@ def find_recipe(name: str) -> Recipe:
     protocol, backbone = PROTOCOLS[task], BACKBONES[key]
     row = protocol.rows[last]
     budget = protocol.budgets[row.budget]
+    data = protocol.data
+    if backbone.crop is not None and isinstance(data, ImageNetData):
+        data = dataclasses.replace(data, crop=backbone.crop)
     sites = tuple(f"{protocol.site_prefix}{site}" for site in backbone.sites)
     return Recipe(
         name=name,
@@ -52,7 +56,7 @@ def find_recipe(name: str) -> Recipe:
         pretrained=backbone.pretrained,
         needs_start=f"{task}-{key}-{row.start}" if row.start else "",
         method=row.method(sites) if callable(row.method) else row.method,
-        data=protocol.data,
+        data=data,
         augmentation=protocol.augmentation if row.augmented else RandomScaling(probability=0.0),
         optimization=dataclasses.replace(
             protocol.optimization,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from localscale.errors import ConfigError, near_misses
 from localscale.lab.recipes import PROTOCOLS, find_recipe
 from localscale.lab.recipes.changes import Changes, with_changes
+from localscale.lab.recipes.imagenet import FINE_TUNING
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.rows import SIZES, Budget, BudgetName, Row
 
@@ -53,6 +54,7 @@ class Table:
         budgets: budgets that replace those of the task.
         changes: fields of every recipe to replace.
         paper: the paper's table to compare with.
+        controls: names of the lines that others are compared with, image by image.
     """
 
     title: str
@@ -63,6 +65,7 @@ class Table:
     budgets: Mapping[BudgetName, Budget] = field(default_factory=dict)
     changes: Changes = field(default_factory=dict)
     paper: str = ""
+    controls: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -76,6 +79,16 @@ class Table:
     def start(self, line: Line) -> str:
         """Return the name of the line that ``line`` starts from; empty for pretrained weights."""
         return self._row(line).start if line.start is None else line.start
+
+    def controls_of(self, line: Line) -> tuple[str, ...]:
+        """Return the names of the lines that ``line`` is compared with, none for a control.
+
+        They are the controls that start from the same weights, or all if none does.
+        """
+        if line.name in self.controls:
+            return ()
+        lines = {each.name: each for each in self.lines}
+        return tuple(name for name in self.controls if self.start(lines[name]) == self.start(line)) or self.controls
 
     def recipe(self, line: Line, backbone: str) -> Recipe:
         """Return the recipe of ``line`` for ``backbone`` with this table's budget and changes."""
@@ -156,6 +169,7 @@ TABLES: dict[str, Table] = {
         MNIST_LINES,
         runs="mnist",
         paper="mnist",
+        controls=("aug_plus", "aug_long"),
     ),
     "mnist-tiny": Table(
         "Local scale invariance on MNIST, DeiT-Tiny",
@@ -166,6 +180,7 @@ TABLES: dict[str, Table] = {
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
+        controls=("aug_plus", "aug_long"),
     ),
     "mnist-sizes": Table(
         "The size equilibrium on MNIST, DeiT-Tiny",
@@ -190,6 +205,7 @@ TABLES: dict[str, Table] = {
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
+        controls=("aug_long",),
     ),
     "mnist-sizes-long": Table(
         "The size equilibrium on MNIST at the paper's budget, DeiT-Tiny, 50,000 test images",
@@ -216,6 +232,7 @@ TABLES: dict[str, Table] = {
         budgets={"both": Budget(90, 5e-4)},
         changes={**SMALL, "data": {**SMALL_DATA, "test_count": 50_000}},
         paper="mnist",
+        controls=("aug_long",),
     ),
     "mnist-cnn": Table(
         "Local scale invariance on MNIST, EfficientNet-Lite0",
@@ -226,6 +243,7 @@ TABLES: dict[str, Table] = {
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
+        controls=("aug_plus", "aug_long"),
     ),
     "mnist-ablation": Table(
         "Ablations on MNIST, DeiT-Tiny: DEC compose + supervision added to Aug (paper, App. A4)",
@@ -295,6 +313,7 @@ TABLES: dict[str, Table] = {
             },
         },
         paper="mnist",
+        controls=("aug",),
     ),
     "mnist-shipped": Table(
         "The small model of the app: StarNet-S100 from scratch, four times the images",
@@ -304,6 +323,7 @@ TABLES: dict[str, Table] = {
         runs="mnist-shipped",
         budgets={"both": Budget(14, 2e-3)},
         changes={**SMALL, "data": {**SMALL_DATA, "train_count": 24_000}},
+        controls=("aug_long",),
     ),
     "imagenet": Table(
         "Local scale invariance on ImageNet, four backbones (paper, Tab. imagenet_results and per_scale_imnet)",
@@ -312,6 +332,7 @@ TABLES: dict[str, Table] = {
         _lines("base", "base_plus", "aug", "canon", "invl", "dec", "dec_compose"),
         runs="imagenet",
         paper="imagenet",
+        controls=("base_plus",),
     ),
     "imagenet-tiny": Table(
         "Local scale invariance on ImageNet, DeiT-Tiny",
@@ -320,6 +341,17 @@ TABLES: dict[str, Table] = {
         _lines("base", "base_plus", "aug", "dec", "dec_compose"),
         runs="imagenet",
         paper="imagenet",
+        controls=("base_plus",),
+    ),
+    "imagenet-sizes": Table(
+        "The size equilibrium on locally scaled ImageNet, trained on locally scaled images",
+        "imagenet",
+        ("deit_tiny", "vit_tiny"),
+        _lines("base", "base_plus", "aug", "sizes"),
+        runs="imagenet-sizes",
+        budgets=FINE_TUNING,
+        changes={"regularization": {"cutmix": 1.0}, "data": {"rand_augment": 9}},
+        controls=("base_plus", "aug"),
     ),
     "objects": Table(
         "Local scale equivariance on rendered objects (paper, Tab. lsos_results)",

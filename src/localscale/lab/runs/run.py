@@ -44,6 +44,11 @@ class Run:
         return self.folder / "log.jsonl"
 
     @property
+    def outcomes(self) -> Path:
+        """The outcome of each test image; only classifiers have it."""
+        return self.folder / "outcomes.safetensors"
+
+    @property
     def result_file(self) -> Path:
         return self.folder / "result.json"
 

@@ -22,6 +22,7 @@ from localscale.lab.data.images import read_image
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.randomness import Draws
 from localscale.lab.tasks.crops import read_crops
+from localscale.lab.tasks.outcomes import OUTCOMES, OutcomeRecorder, digest_of
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 from localscale.warp import unscale
 
@@ -141,12 +142,13 @@ class FolderTask(Task):
         return images.float() / 255, labels
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Return the accuracy, also under random local scaling, and InvE."""
+        """Return the accuracy, also under random local scaling, InvE, and the outcome of each image."""
         from localscale.metrics.streaming import InvarianceError, top1
 
         data = self.data
         accuracy, scaled_accuracy = top1(self.classes).to(device), top1(self.classes).to(device)
         errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
+        outcomes = OutcomeRecorder(len(self.val), device=device)
         mine = list(shard.of(len(self.val)))
         reader = DataLoader(Central(self, mine), batch_size=self.batch_size, num_workers=data.workers)
         bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
@@ -160,15 +162,20 @@ class FolderTask(Task):
                     scaled = predict(self.normalise(self.scaled(images, index, variant))).float()
                     scaled_accuracy.update(scaled, labels)
                     answers.append(scaled.softmax(1))
+                reference, others = logits.softmax(1), torch.stack(answers, dim=1)
                 for error in errors.values():
-                    error.update(logits.softmax(1), torch.stack(answers, dim=1))
+                    error.update(reference, others)
+                change = (others - reference[:, None]).square().sum(dim=2).mean(dim=1)
+                outcomes.add(index, logits, labels, change)
                 bar.update(len(index))
+        names = [path.relative_to(self.val.root) for path, _ in self.val.items]
         return {
             "images": len(self.val),
             "variants": data.variants,
             "accuracy": float(accuracy.compute()),
             "scaled_accuracy": float(scaled_accuracy.compute()),
             "invariance_error": {kind: float(error.compute()) for kind, error in errors.items()},
+            OUTCOMES: outcomes.finish(digest_of("folder", data.crop, data.scaling, data.variants, names=names)),
         }
 
     def scaled(self, images: Tensor, index: Tensor, variant: int) -> Tensor:

@@ -15,6 +15,7 @@ from localscale.lab.data.mnist import LocallyScaledMNIST
 from localscale.lab.data.mnist.digits import embedded_digits
 from localscale.lab.data.mnist.render import REFERENCE
 from localscale.lab.data.mnist.triples import LAYOUTS
+from localscale.lab.tasks.outcomes import OUTCOMES, OutcomeRecorder, digest_of
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 
 __all__ = ["MNISTData", "MNISTTask"]
@@ -119,12 +120,15 @@ class MNISTTask(Task):
         return self.normalise(drawn), torch.cat((centres - half, centres + half), dim=-1)
 
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Return accuracy and InvE on the test images and their variants, and the accuracy in each bracket of sizes."""
+        """Return accuracy and InvE on the test images and their variants, the accuracy in each bracket of sizes, and
+        the outcome of each test image.
+        """
         from localscale.metrics.streaming import InvarianceError, PerScaleAccuracy, top1
 
         data = self.data
         accuracy = top1(self.classes).to(device)
         errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
+        outcomes = OutcomeRecorder(data.test_count, device=device)
         draw = self.test.renderer(device)
         bracket_count = data.test_count if data.bracket_count is None else data.bracket_count
         per_scale = PerScaleAccuracy(tuple(low for low, _ in BRACKETS)).to(device)
@@ -140,8 +144,11 @@ class MNISTTask(Task):
                         accuracy.update(logits, labels)
                     answers.append(logits.softmax(1))
                     bar.update(len(index))
+                others = torch.stack(answers[1:], dim=1)
                 for error in errors.values():
-                    error.update(answers[0], torch.stack(answers[1:], dim=1))
+                    error.update(answers[0], others)
+                change = (others - answers[0][:, None]).square().sum(dim=2).mean(dim=1)
+                outcomes.add(index, answers[0], labels, change)
             for bracket in BRACKETS if bracket_count else ():
                 draw = self._bracket(bracket, bracket_count).renderer(device)
                 for index in self._batches(bracket_count, shard):
@@ -163,6 +170,10 @@ class MNISTTask(Task):
                 "mean": scales.mean,
                 "std": scales.std,
             }
+        drawn_from = str(data.root) == "embedded"
+        found[OUTCOMES] = outcomes.finish(
+            digest_of("mnist", drawn_from, data.test_count, data.variants, data.data_seed)
+        )
         return found
 
     def _batches(self, count: int, shard: Shard) -> Iterator[Tensor]:

@@ -177,7 +177,11 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, predict: Predict, device: torch.device, shard: Shard, *, progress: bool) -> dict[str, Any]:
-        """Return all metrics as JSON values, the same in every process."""
+        """Return all metrics as JSON values, the same in every process.
+
+        A classifier may add the ``Outcomes`` of its test images under the key ``OUTCOMES``; a run keeps them in a file
+        of its own.
+        """
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, *, label_smoothing: float) -> Tensor:

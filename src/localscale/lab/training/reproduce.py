@@ -21,6 +21,7 @@ from localscale.lab.recipes import Recipe, find_recipe
 from localscale.lab.recipes.changes import flags_between
 from localscale.lab.recipes.tables import Line, Table, find_table
 from localscale.lab.runs.run import Run
+from localscale.lab.training.comparison import compare_runs
 
 __all__ = ["Cell", "Execution", "collect", "plan", "reproduce"]
 
@@ -207,6 +208,7 @@ def collect(name: str, cells: list[Cell], command: str) -> dict[str, Any]:
     if not runs:
         raise ConfigError(f"no run of {name} is finished, so there is nothing to write")
     table = find_table(name)
+    differences = _differences(table, cells, {(run["backbone"], run["row"]): run["budget_epochs"] for run in runs})
     return {
         "kind": table.kind,
         "table": name,
@@ -216,4 +218,16 @@ def collect(name: str, cells: list[Cell], command: str) -> dict[str, Any]:
         "machine": runs[0]["machine"],
         "versions": runs[0]["versions"],
         "runs": runs,
+        **({"differences": differences} if differences else {}),
     }
+
+
+def _differences(table: Table, cells: list[Cell], epochs: dict[tuple[str, str], int]) -> list[dict[str, Any]]:
+    """Return the differences of the lines to controls of the same training budget."""
+    folders: dict[tuple[str, str], list[Path]] = {}
+    for cell in cells:
+        folders.setdefault((cell.backbone, cell.line.name), []).append(cell.folder)
+    found = compare_runs(folders, {line.name: table.controls_of(line) for line in table.lines})
+    return [
+        each for each in found if epochs[each["backbone"], each["row"]] == epochs[each["backbone"], each["control"]]
+    ]

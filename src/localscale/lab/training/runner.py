@@ -25,6 +25,7 @@ from localscale.lab.recipes.recipe import Recipe, to_dict
 from localscale.lab.runs.finished import read_run
 from localscale.lab.runs.models import create_model, make_task
 from localscale.lab.runs.run import Log, Run
+from localscale.lab.tasks.outcomes import OUTCOMES, Outcomes
 from localscale.lab.training.evaluation import evaluate
 from localscale.lab.training.loop import Epoch, Loop, Position
 from localscale.machine import machine, versions
@@ -165,6 +166,7 @@ def _train(
         progress=progress,
         cuda_graph=cuda_graph,
     )
+    outcomes: Outcomes | None = metrics.pop(OUTCOMES, None)
     result = {
         "name": recipe.name,
         "seed": recipe.seed,
@@ -189,6 +191,8 @@ def _train(
     }
     if accelerator.is_main_process:
         write_weights(run.weights, loop.model, {"name": recipe.name})
+        if outcomes is not None:
+            outcomes.write(run.outcomes)
         write_whole(run.result_file, json.dumps(result, indent=2) + "\n")
         run.checkpoint.unlink(missing_ok=True)
     return result
@@ -291,7 +295,9 @@ def evaluate_run(
             "evaluate it on data with the same classes"
         )
     batch_size = recipe.optimization.batch_size
-    return evaluate(model, task, accelerator, batch_size=batch_size, progress=progress, cuda_graph=cuda_graph)
+    found = evaluate(model, task, accelerator, batch_size=batch_size, progress=progress, cuda_graph=cuda_graph)
+    found.pop(OUTCOMES, None)
+    return found
 
 
 def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bool) -> Accelerator:

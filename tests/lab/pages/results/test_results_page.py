@@ -56,6 +56,20 @@ def test_every_row_has_its_seeds_its_budget_and_the_papers_figure(tmp_path):
     assert "equal-budget control" in page
 
 
+def test_differences_to_the_control_are_shown_where_they_are_known(tmp_path):
+    result = a_result([a_run("aug_long", "Aug, long (control)", 0, 0.5), a_run("sizes", "Sizes", 0, 0.6)])
+    target = tmp_path / "mnist_tiny.json"
+    target.write_text(json.dumps(result))
+    assert "Difference to the control" not in render_page(tmp_path)
+    known = {"backbone": result["runs"][0]["backbone"], "row": "sizes", "control": "aug_long", "seeds": [1, 1]}
+    known |= {"images": 50, "accuracy": [0.1, -0.02, 0.22], "invariance_error": [-0.031, -0.04, -0.02]}
+    target.write_text(json.dumps({**result, "differences": [known]}))
+    row = next(line for line in render_page(tmp_path).splitlines() if "+10.00" in line)
+    assert row.endswith(
+        "| Sizes | Aug, long (control) | 50 | 1 and 1 | +10.00 [-2.00, +22.00] | -3.10 [-4.00, -2.00] |"
+    )
+
+
 def test_the_committed_page_is_what_the_command_renders():
     root = Path(__file__).parents[4]
     page = (root / "docs" / "results.md").read_text(encoding="utf-8")

@@ -21,10 +21,20 @@ CANONICAL_NOTE = (
 )
 
 
+DIFFERENCE_TITLE = "#### Difference to the control"
+DIFFERENCE_NOTE = (
+    "Percentage points of accuracy, and InvE in units of 10⁻², with the 95 % interval of a paired bootstrap over test "
+    "images. Seeds, and the accuracy at the scales of one image, are averaged per image first, so the interval does "
+    "not cover the choice of seeds."
+)
+
+
 def render_classification(result: dict[str, Any]) -> str:
-    """Return tables of accuracy and InvE, of accuracy per scale, and of canonicalizer statistics."""
+    """Return tables of accuracy and InvE, of differences, of accuracy per scale, and of canonicalizer statistics."""
     groups = grouped(result["runs"])
     parts = [f"### {result['title']}", "", _setting(result), "", _main(groups, result["paper"])]
+    if result.get("differences"):
+        parts += ["", DIFFERENCE_TITLE, "", DIFFERENCE_NOTE, "", _differences(result["differences"], groups)]
     if any("per_scale" in run["metrics"] for runs in groups.values() for run in runs):
         parts += ["", "#### Accuracy per scale", "", _scales_note(result), "", _scales(groups, result["paper"])]
     sites = site_rows(groups)
@@ -66,6 +76,32 @@ def _main(groups: Groups, paper: str) -> str:
             entry["paper: accuracy %"], entry["paper: InvE"] = printed or ("–", "–")
         rows.append(entry)
     return render_rows(rows)
+
+
+def _differences(differences: list[dict[str, Any]], groups: Groups) -> str:
+    rows = [
+        {
+            "backbone": found["backbone"],
+            "row": groups[found["backbone"], found["row"]][0]["label"],
+            "control": groups[found["backbone"], found["control"]][0]["label"],
+            "images": found["images"],
+            "seeds": " and ".join(map(str, found["seeds"])),
+            "accuracy": _interval(found["accuracy"]),
+            "InvE": _interval(found["invariance_error"]),
+        }
+        for found in differences
+    ]
+    return render_rows(rows)
+
+
+def _interval(ends: list[float]) -> str:
+    """Return a difference and its interval in hundredths.
+
+    >>> _interval([0.004, -0.001, 0.009])
+    '+0.40 [-0.10, +0.90]'
+    """
+    mean, low, high = (f"{100 * value:+.2f}" for value in ends)
+    return f"{mean} [{low}, {high}]"
 
 
 def _scales_note(result: dict[str, Any]) -> str:

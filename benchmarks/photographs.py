@@ -1,0 +1,218 @@
+"""Measure frozen classifiers on photographs, alone and behind a canonicalizer that reads a source of twice the size."""
+
+import argparse
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import localscale as ls
+from benchmarks.classifiers import Classifier, find_classifier, load_classifier
+from benchmarks.measurement import ResultTable
+from benchmarks.photographs_data import SIDE, SOURCE, Photographs, read_photographs
+from localscale.metrics import paired_difference
+
+Build = Callable[[nn.Module], nn.Module]  # a classifier to its adapted model
+Outcomes = dict[str, dict[str, Tensor]]  # by classifier and method: 1 for a right answer, 0 for a wrong one, (N,)
+
+BASE, DIRECT, FLIPPED = "base", "base, resized directly", "base, with its mirror image"
+BINS = {"below 0.1": (0.0, 0.1), "0.1 to 0.3": (0.1, 0.3), "0.3 to 0.6": (0.3, 0.6), "above 0.6": (0.6, 9.0)}
+GROUPS = {"all": (0.0, 9.0), **BINS, "small, below 0.3": (0.0, 0.3)}
+RESAMPLES = 2000
+PACKAGES = ("localscale", "torch", "torchvision", "timm")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this suite."""
+    options = parser.add_argument_group("options of --suite photographs")
+    options.add_argument("--data", type=Path, help="folder with val/, class_index.json and boxes.csv (required)")
+    options.add_argument(
+        "--weights",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="safetensors files of weights, named by their classifier, such as deit_tiny.safetensors (required)",
+    )
+    options.add_argument(
+        "--adapt",
+        nargs="+",
+        default=[],
+        metavar="CONFIG",
+        help="also measure ls.adapt(base, CONFIG) with each of these (default: the base alone)",
+    )
+    options.add_argument(
+        "--adapted-side",
+        type=int,
+        choices=(SIDE, SOURCE),
+        default=SOURCE,
+        help="side of the images that adapted models take (default: %(default)s)",
+    )
+    options.add_argument("--batch-size", type=int, default=100, help="images at a time (default: %(default)s)")
+    options.add_argument("--limit", type=int, help="measure only so many images (default: all)")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Classifiers on photographs; the tables share one measurement, which the first of them makes."""
+
+    data: Path
+    weights: tuple[Path, ...]
+    builds: Mapping[str, Build] = field(default_factory=dict)
+    side: int = SOURCE
+    batch_size: int = 100
+    limit: int | None = None
+    found: dict[str, tuple[Outcomes, Tensor]] = field(default_factory=dict)  # by device
+
+    def accuracies(self, device: str, quick: bool) -> ResultTable:
+        """Return the accuracy of every method by the share of the crop that the largest object fills."""
+        outcomes, shares = self._measured(device, quick)
+        groups = grouped(shares)
+        rows = []
+        for title, methods in with_mean(outcomes).items():
+            for method, right in methods.items():
+                cells = {name: f"{100 * float(right[..., inside].mean()):.2f}" for name, inside in groups.items()}
+                rows.append({"classifier": title, "method": method, **cells})
+        note = (
+            "Top-1 accuracy in %. Columns: the share of the visible crop that the largest labelled box fills, and the "
+            f"number of images. Every method but “{DIRECT}” starts from the same crop at {SOURCE} px; the base takes "
+            f"it reduced to {SIDE} px. Mirror image and two passes: the mean of two softmax outputs, for two passes "
+            f"that of the base and of one pass."
+        )
+        return ResultTable("Frozen classifiers on photographs", note, rows)
+
+    def differences(self, device: str, quick: bool) -> ResultTable:
+        """Return the difference of every method to the base, with its interval."""
+        outcomes, shares = self._measured(device, quick)
+        groups = grouped(shares)
+        rows = []
+        for title, methods in with_mean(outcomes).items():
+            for method, right in methods.items():
+                if method != BASE:
+                    cells = {name: _cell(right, methods[BASE], inside) for name, inside in groups.items()}
+                    rows.append({"classifier": title, "method": method, **cells})
+        note = (
+            f"Percentage points, with the 95 % interval of a paired bootstrap over images ({RESAMPLES:,} resamples). "
+            "The mean over classifiers is taken image by image."
+        )
+        return ResultTable("Frozen classifiers on photographs: difference to the base", note, rows)
+
+    def _measured(self, device: str, quick: bool) -> tuple[Outcomes, Tensor]:
+        if device not in self.found:
+            crops = [find_classifier(path).crop for path in self.weights]
+            photographs = read_photographs(self.data, crops, limit=20 if quick else self.limit)
+            outcomes = measure(
+                photographs, self.weights, self.builds, side=self.side, device=device, batch_size=self.batch_size
+            )
+            self.found[device] = outcomes, photographs.shares
+        return self.found[device]
+
+
+def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], ResultTable], ...]:
+    """Return the measurements that the command line asks for."""
+    if arguments.data is None or not arguments.weights:
+        raise SystemExit("--suite photographs needs --data DIR and --weights FILE …")
+    builds = {name: functools.partial(_adapt, config=name) for name in arguments.adapt}
+    study = Study(
+        arguments.data,
+        tuple(arguments.weights),
+        builds,
+        side=arguments.adapted_side,
+        batch_size=arguments.batch_size,
+        limit=arguments.limit,
+    )
+    return study.accuracies, study.differences
+
+
+def described(arguments: argparse.Namespace) -> list[str]:
+    """Return the options of this suite that change its results, for the recorded command."""
+    options = ["--data DIR", f"--weights {' '.join(path.name for path in arguments.weights)}"]
+    options += [f"--adapt {' '.join(arguments.adapt)}"] if arguments.adapt else []
+    options += [f"--adapted-side {arguments.adapted_side}"] if arguments.adapt else []
+    return options + ([f"--limit {arguments.limit}"] if arguments.limit else [])
+
+
+@torch.inference_mode()
+def measure(
+    photographs: Photographs,
+    weights: tuple[Path, ...],
+    builds: Mapping[str, Build],
+    *,
+    side: int = SOURCE,
+    device: str = "cpu",
+    batch_size: int = 100,
+) -> Outcomes:
+    """Return which answers of each classifier are right, alone and adapted by each of ``builds``.
+
+    A build gets its own copy of the classifier, and its model gets normalised crops of ``side`` pixels.
+    """
+    found: Outcomes = {}
+    for path in tqdm(weights, desc="classifiers", unit="model", leave=False):
+        classifier, base = find_classifier(path), load_classifier(path).to(device)
+        adapted = {name: build(copy.deepcopy(base)).to(device).eval() for name, build in builds.items()}
+        parts: dict[str, list[Tensor]] = {}
+        for start in range(0, len(photographs), batch_size):
+            numbers = slice(start, start + batch_size)
+            answers = _answers(photographs, numbers, classifier, base, adapted, side=side, device=device)
+            labels = photographs.labels[numbers].to(device)
+            for method, probabilities in answers.items():
+                parts.setdefault(method, []).append((probabilities.argmax(1) == labels).double())
+        found[classifier.title] = {method: torch.cat(right).cpu() for method, right in parts.items()}
+    return found
+
+
+def _answers(
+    photographs: Photographs,
+    numbers: slice,
+    classifier: Classifier,
+    base: nn.Module,
+    adapted: Mapping[str, nn.Module],
+    *,
+    side: int,
+    device: str,
+) -> dict[str, Tensor]:
+    """Return the probabilities of each method for some photographs, ``(B, classes)``."""
+    direct, source = (
+        photographs.crops[classifier.crop, size][numbers].to(device, non_blocking=True).float() / 255
+        for size in (SIDE, SOURCE)
+    )
+    reduced = F.interpolate(source, (SIDE, SIDE), mode="bicubic", antialias=True).clamp(0, 1)
+    direct, source, reduced = map(classifier.normalise, (direct, source, reduced))
+    alone = base(reduced).softmax(1)
+    answers = {BASE: alone, DIRECT: base(direct).softmax(1), FLIPPED: (alone + base(reduced.flip(3)).softmax(1)) / 2}
+    for name, model in adapted.items():
+        canonical = model(source if side == SOURCE else reduced).softmax(1)
+        answers[f"{name}, one pass"] = canonical
+        answers[f"{name}, two passes"] = (alone + canonical) / 2
+    return answers
+
+
+def grouped(shares: Tensor) -> dict[str, Tensor]:
+    """Return which photographs ``(N,)`` belong to each group that is not empty, by its title."""
+    members = {name: (shares >= low) & (shares < high) for name, (low, high) in GROUPS.items()}
+    return {f"{name} ({int(inside.sum())})": inside for name, inside in members.items() if inside.any()}
+
+
+def with_mean(outcomes: Outcomes) -> Outcomes:
+    """Return the outcomes with those of all classifiers together, ``(classifiers, N)``, if there are several."""
+    if len(outcomes) < 2:
+        return outcomes
+    methods = next(iter(outcomes.values()))
+    stacked = {method: torch.stack([each[method] for each in outcomes.values()]) for method in methods}
+    return {**outcomes, "mean": stacked}
+
+
+def _cell(right: Tensor, base: Tensor, inside: Tensor) -> str:
+    found = paired_difference(100 * right[..., inside], 100 * base[..., inside], resamples=RESAMPLES)
+    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def _adapt(base: nn.Module, *, config: str) -> Any:
+    return ls.adapt(base, config)
