@@ -19,7 +19,7 @@ __all__ = ["Budget", "BudgetName", "Protocol", "Row", "paper_dec", "supervised_d
 
 BudgetName = Literal["first", "more", "both"]
 SOLVER = Picard(max_steps=4, **TRAINING)
-TAUGHT = SizeNetwork(weight="learned", sure=0.1)  # a size network that learns from masks
+TAUGHT = SizeNetwork(weight="learned", sure=0.1, shrink=False)  # a size network that learns from masks
 
 
 @dataclass(frozen=True)
