@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from host_syncs import HostSyncs
 from torch import Tensor
 
 import localscale as ls
@@ -149,6 +150,13 @@ def test_nothing_moves_where_nothing_is_sure():
         report = module(torch.zeros(1, 1, SIDE, SIDE))
     assert not report.sizes_before[1].any()
     assert not report.map.displacements.any()
+
+
+def test_masks_need_no_host_synchronisation():
+    module, (images, masks) = canonicalizer(), scene(torch.Generator().manual_seed(0), 4)
+    with HostSyncs() as seen:
+        module.size_loss(images, things=things_in_masks(masks)).loss.backward()
+    assert seen.count == 0, "a training step that learns sizes along is recorded as a CUDA graph"
 
 
 def test_images_that_are_not_finite_and_images_without_things():

@@ -228,7 +228,7 @@ def test_without_a_checkpoint_it_begins_again(whole: Path, digits: Path, tmp_pat
 
 
 def test_nothing_is_left_when_it_is_done(whole: Path):
-    names = {"log.jsonl", "recipe.json", "result.json", "weights.safetensors"}
+    names = {"log.jsonl", "outcomes.safetensors", "recipe.json", "result.json", "weights.safetensors"}
     assert {path.name for path in whole.iterdir()} == names
 
 

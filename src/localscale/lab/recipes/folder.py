@@ -20,10 +20,11 @@ from localscale.lab.tasks import FolderData, MaskFolderData, TaskData
 __all__ = ["FOLDER_METHODS", "FOLDER_TASKS", "control_of", "folder_recipe", "own_recipe"]
 
 STRENGTH = 0.5  # of the scalings that augment and supervise; natural images tolerate less than digits
+TARGET = 0.2  # in segmentation; things often fill a photograph, so there is little room to magnify them
 FOLDER_METHODS: dict[str, tuple[str, Callable[[str], Method]]] = {
     "sizes": (
         "learn sizes, without labels or from the masks of a segmentation task, then fine-tune on canonical forms",
-        lambda mode: taught_sizes(1000) if mode == "equivariant" else SizeEquilibrium(learning_steps=1000),
+        lambda mode: taught_sizes(1000, TARGET) if mode == "equivariant" else SizeEquilibrium(learning_steps=1000),
     ),
     "dec": (
         "the paper's DEC at the image, trained by the task",

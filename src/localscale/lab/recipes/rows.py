@@ -19,7 +19,6 @@ __all__ = ["Budget", "BudgetName", "Protocol", "Row", "paper_dec", "supervised_d
 
 BudgetName = Literal["first", "more", "both"]
 SOLVER = Picard(max_steps=4, **TRAINING)
-TAUGHT = SizeNetwork(weight="learned", sure=0.1)  # a size network that learns from masks
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,13 @@ def supervised_dec(strength: float, mode: str = "invariant") -> DEC:
     return DEC(config, supervision=1.0, prior=0.01, supervised_scaling=RandomScaling(strength=strength, knots=10))
 
 
-def taught_sizes(steps: int = 2000) -> SizeEquilibrium:
-    """Return the size equilibrium for segmentation, whose size network learns from the training masks."""
-    return SizeEquilibrium(DECConfig(mode="equivariant", network=TAUGHT), learning_steps=steps, masks=True)
+def taught_sizes(steps: int = 2000, target: float = 0.5) -> SizeEquilibrium:
+    """Return the size equilibrium for segmentation, whose size network learns from the training masks.
+
+    It magnifies the things that are smaller than ``target`` and makes none smaller, except to make room.
+    """
+    network = SizeNetwork(weight="learned", target=target, sure=0.1, shrink=False)
+    return SizeEquilibrium(DECConfig(mode="equivariant", network=network), learning_steps=steps, masks=True)
 
 
 SIZES = Row(

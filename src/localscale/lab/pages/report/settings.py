@@ -59,9 +59,12 @@ def _sizes(run: FinishedRun) -> str:
     found = run.result.get("learned_sizes")
     if found is None:
         return "–"
+    known = ""
+    if "thing_error" in found:
+        known = f"; things: error {found['thing_error']:.3f}, IoU {found['thing_overlap']:.2f}"
     return (
         f"{found['steps']:,} steps; error {found['error']:.3f} in log size, spread {found['spread']:.2f}, "
-        f"{100 * found['converged']:.0f} % converged"
+        f"{100 * found['converged']:.0f} % converged{known}"
     )
 
 
