@@ -98,3 +98,45 @@ def resampled_differences(scores: list[float], control: list[float], groups: lis
         images = [i for group in drawn for i in group]
         found.append(np.mean([scores[i] for i in images]) - np.mean([control[i] for i in images]))
     return np.sort(found)
+
+
+def cubic(u: float, a: float) -> float:
+    """Keys' cubic convolution kernel."""
+    u = abs(u)
+    if u < 1:
+        return (a + 2) * u**3 - (a + 3) * u**2 + 1
+    return a * (u**3 - 5 * u**2 + 8 * u - 4) if u < 2 else 0.0
+
+
+def filtered_cubic(x: np.ndarray, new: int) -> np.ndarray:
+    """``new`` samples of ``x`` ``(N, C)``, filtered by Keys' cubic (a = −½) over pixels continued by odd reflection."""
+    last, answers = len(x) - 1, []
+
+    def pixel(index: int) -> np.ndarray:
+        if last == 0:
+            return x[0]
+        if index < 0:
+            return 2 * x[0] - pixel(-index)
+        return 2 * x[last] - pixel(2 * last - index) if index > last else x[index]
+
+    for output in range(new):
+        centre = output * last / max(new - 1, 1)
+        reach = max(last / max(new - 1, 1), 1)
+        around = range(int(centre - 2 * reach) - 1, int(centre + 2 * reach) + 2)
+        weights = {index: cubic((index - centre) / reach, -0.5) for index in around}
+        total = sum(weights.values())
+        tilt = sum(weight * (index - centre) for index, weight in weights.items()) / total
+        value = sum(weight / total * pixel(index) for index, weight in weights.items())
+        below = int(np.floor(centre))
+        answers.append(value + tilt * (pixel(below) - pixel(below + 1)))
+    return np.stack(answers)
+
+
+def sampled_bicubic(x: np.ndarray, column: float, row: float) -> np.ndarray:
+    """``x`` ``(C, H, W)`` at a position in pixels, by Keys' cubic (a = −¾) over 4×4 pixels clamped to the image."""
+    _, height, width = x.shape
+    left, top, value = int(np.floor(column)), int(np.floor(row)), 0.0
+    for i, j in itertools.product(range(top - 1, top + 3), range(left - 1, left + 3)):
+        weight = cubic(i - row, -0.75) * cubic(j - column, -0.75)
+        value = value + weight * x[:, min(max(i, 0), height - 1), min(max(j, 0), width - 1)]
+    return value

@@ -12,7 +12,7 @@ from tiny_masks import write_masks
 
 from localscale.adaptation import AdaptedModel
 from localscale.cli import main
-from localscale.conventions import resize
+from localscale.conventions import resize_cubic
 from localscale.lab.methods.method import Resized
 from localscale.lab.runs import load_run, read_run
 from localscale.lab.tasks.task import Indices
@@ -43,8 +43,8 @@ def test_both_models_take_large_images(run: Path):
     images, _ = task.images(indices, loaded, torch.device("cpu"))
     assert images.shape == (2, 3, 64, 64)
     with torch.no_grad(), model.disabled():
-        assert torch.equal(control(images), control.base(resize(images, 32, 32)))
-        assert torch.equal(model(images), model.base(resize(images, 32, 32)))
+        assert torch.equal(control(images), control.base(resize_cubic(images, 32, 32)))
+        assert torch.equal(model(images), model.base(resize_cubic(images, 32, 32)))
 
 
 def test_it_is_evaluated_predicted_and_drawn(run: Path, capsys: pytest.CaptureFixture, tmp_path: Path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import bilinear
+from reference import bilinear, sampled_bicubic
 from torch.autograd import gradcheck, gradgradcheck
 
 import localscale as ls
@@ -11,30 +11,34 @@ from localscale.conventions import compute_dtype, pixel_positions
 from localscale.sampling import SAMPLERS, sample_displaced, sample_gather, sample_native, sample_nearest
 
 EACH_SAMPLER = pytest.mark.parametrize("sampler", SAMPLERS)
+EACH_MODE = pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 
 
 def positions(batch: int, height: int, width: int, rng: torch.Generator, dtype=torch.float64) -> torch.Tensor:
     return torch.rand(batch, height, width, 2, generator=rng, dtype=dtype) * torch.tensor((width - 1, height - 1))
 
 
+@EACH_MODE
 @EACH_SAMPLER
 @pytest.mark.parametrize("size", [(4, 5), (1, 6), (5, 1), (1, 1)])
-def test_bilinear_matches_a_loop_over_pixels(sampler: str, size: tuple[int, int], rng: torch.Generator):
+def test_values_match_a_loop_over_pixels(sampler: str, mode: str, size: tuple[int, int], rng: torch.Generator):
     x = torch.rand(2, 3, *size, generator=rng, dtype=torch.float64)
     pixels = positions(2, *size, rng)
-    sampled = SAMPLERS[sampler](x, pixels)
+    sampled = SAMPLERS[sampler](x, pixels, mode)
+    oracle = {"bilinear": bilinear, "bicubic": sampled_bicubic}[mode]
     for b in range(2):
         for i in range(size[0]):
             for j in range(size[1]):
-                expected = torch.from_numpy(bilinear(x[b].numpy(), *pixels[b, i, j].tolist()))
+                expected = torch.from_numpy(oracle(x[b].numpy(), *pixels[b, i, j].tolist()))
                 torch.testing.assert_close(sampled[b, :, i, j], expected)
 
 
+@EACH_MODE
 @pytest.mark.parametrize("size", [(64, 64), (37, 50), (5, 64)])
-def test_native_and_gather_agree(size: tuple[int, int], rng: torch.Generator):
+def test_native_and_gather_agree(size: tuple[int, int], mode: str, rng: torch.Generator):
     x = torch.rand(4, 3, *size, generator=rng)
     pixels = positions(4, *size, rng, dtype=torch.float32)
-    torch.testing.assert_close(sample_native(x, pixels), sample_gather(x, pixels), atol=1e-5, rtol=0)
+    torch.testing.assert_close(sample_native(x, pixels, mode), sample_gather(x, pixels, mode), atol=1e-5, rtol=0)
 
 
 def test_nearest_takes_ties_to_the_even_pixel_as_pytorch_does():
@@ -57,17 +61,19 @@ def test_nearest_copies_values_of_any_dtype(dtype: torch.dtype, rng: torch.Gener
         assert torch.equal(sampled[b], x[b][:, row, column])
 
 
+@EACH_MODE
 @EACH_SAMPLER
-def test_first_derivatives(sampler: str, rng: torch.Generator):
+def test_first_derivatives(sampler: str, mode: str, rng: torch.Generator):
     x = torch.rand(1, 2, 4, 5, generator=rng, dtype=torch.float64, requires_grad=True)
     pixels = positions(1, 4, 5, rng).requires_grad_()
-    assert gradcheck(SAMPLERS[sampler], (x, pixels))
+    assert gradcheck(lambda x, pixels: SAMPLERS[sampler](x, pixels, mode), (x, pixels))
 
 
-def test_second_derivatives_of_gather(rng: torch.Generator):
+@EACH_MODE
+def test_second_derivatives_of_gather(mode: str, rng: torch.Generator):
     x = torch.rand(1, 2, 3, 4, generator=rng, dtype=torch.float64, requires_grad=True)
     pixels = positions(1, 3, 4, rng).requires_grad_()
-    assert gradgradcheck(sample_gather, (x, pixels))
+    assert gradgradcheck(lambda x, pixels: sample_gather(x, pixels, mode), (x, pixels))
 
 
 def own_pixels(height: int, width: int) -> torch.Tensor:
@@ -75,12 +81,13 @@ def own_pixels(height: int, width: int) -> torch.Tensor:
     return torch.stack((columns, rows), dim=-1).float()[None]
 
 
+@EACH_MODE
 @EACH_SAMPLER
-def test_sampling_its_own_pixels_gives_the_input_exactly(sampler: str, rng: torch.Generator):
+def test_sampling_its_own_pixels_gives_the_input_exactly(sampler: str, mode: str, rng: torch.Generator):
     """Also where neighbours differ by orders of magnitude, as activations do."""
     x = torch.randn(2, 3, 56, 56, generator=rng)
     x = x * 10 ** (-6 * torch.rand(x.shape, generator=rng))
-    assert torch.equal(SAMPLERS[sampler](x, own_pixels(56, 56).expand(2, -1, -1, -1)), x)
+    assert torch.equal(SAMPLERS[sampler](x, own_pixels(56, 56).expand(2, -1, -1, -1), mode), x)
 
 
 @EACH_SAMPLER
@@ -102,15 +109,19 @@ def test_one_still_entry_does_not_change_the_others(rng: torch.Generator):
     assert torch.equal(both[1:], sample_native(x[1:], moving))
 
 
+@EACH_MODE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_without_gradients_the_shorter_path_gives_the_same(dtype: torch.dtype, rng: torch.Generator):
+def test_without_gradients_the_shorter_path_gives_the_same(dtype: torch.dtype, mode: str, rng: torch.Generator):
     x = torch.rand(3, 2, 9, 14, generator=rng).to(dtype)
     m = ls.random_map(3, (5, 4), strength=2.0, generator=rng, dtype=compute_dtype(dtype))
     m.displacements[1] = 0
     displacement = m.displacement_field(9, 14)
     moves = torch.tensor([True, False, True])
-    short, expected = sample_displaced(x, displacement, moves), sample_native(x, pixel_positions(displacement))
+    short, expected = (
+        sample_displaced(x, displacement, moves, mode),
+        sample_native(x, pixel_positions(displacement), mode),
+    )
     assert short.dtype == dtype
     assert (short - expected).abs().max() < {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
     assert torch.equal(short[1], x[1]), "a map that moves nothing changes no bit"
-    assert torch.equal(sample_displaced(x, 0 * displacement[:1], moves[1:2]), x), "one map for all"
+    assert torch.equal(sample_displaced(x, 0 * displacement[:1], moves[1:2], mode), x), "one map for all"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from localscale import kernels
-from localscale.conventions import coordinates, pixel_positions, resize, resized_positions, xy_pair
+from localscale.conventions import compute_dtype, coordinates, pixel_positions, resize_cubic, resized_positions, xy_pair
 from localscale.errors import MapError, ShapeError, near_misses
 from localscale.layouts import Layout, as_nchw, pixels_of
 from localscale.maps.base import InverseMethod, Map
@@ -65,10 +65,11 @@ def unscale(
     """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). The other arguments are those of ``scale``.
 
     With ``size``, the canonical form of a large image is small: parts that ``m`` enlarges show the detail of the large
-    image. The identity gives exactly ``localscale.conventions.resize(x, *size)``.
+    image. The identity gives exactly ``localscale.conventions.resize_cubic(x, *size)``.
 
-    Convention: corners lie on corners, at every size. The warp keeps the size of ``x``, and an anti-aliased linear
-    filter then resizes the result; with ``mode="nearest"`` each new pixel is the nearest one of ``x``.
+    Convention: corners lie on corners, at every size. The warp keeps the size of ``x`` and is bicubic, and an
+    anti-aliased cubic filter then resizes the result; with ``mode="nearest"`` each new pixel is the nearest one of
+    ``x``. Values may overshoot those of ``x`` a little.
 
     Args:
         size: (height, width) of the result in pixels; by default that of ``x``.
@@ -153,23 +154,28 @@ def _warp(
         from localscale.kernels.warp import fused_unscale
 
         return fused_unscale(x, m.displacement_lattices(height, width), layout)
-    (view, restore), displacement = as_nchw(x, layout), m.displacement_field(height, width)
-    if native and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    view, restore = as_nchw(x, layout)
+    return restore(_sampled(view, m, mode, sampler))
+
+
+def _sampled(x: Tensor, m: Map, mode: str, sampler: str) -> Tensor:
+    """Return x(l(p)) for ``x`` ``(B, C, H, W)``; ``mode`` may be ``"bicubic"``, too."""
+    displacement = m.displacement_field(x.shape[-2], x.shape[-1])
+    if mode != "nearest" and sampler == "native" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         moves = m.moves if isinstance(m, GridMap) else displacement.flatten(1).any(dim=1)
-        return restore(sample_displaced(view, displacement, moves))
+        return sample_displaced(x, displacement, moves, mode)
     pixels = pixel_positions(displacement).expand(x.shape[0], -1, -1, -1)
-    sample = sample_nearest if mode == "nearest" else SAMPLERS[sampler]
-    return restore(sample(view, pixels))
+    return sample_nearest(x, pixels) if mode == "nearest" else SAMPLERS[sampler](x, pixels, mode)
 
 
 def _warp_to_size(x: Tensor, m: Map, size: tuple[int, int], *, mode: str, layout: Layout, sampler: str) -> Tensor:
-    """Return x(l(p)) at the pixels of another ``size``; a kernel that does both steps at once would be called here."""
+    """Return x(l(p)) at the pixels of another ``size``."""
+    view, restore = as_nchw(x, layout)
     if mode == "nearest":
-        view, restore = as_nchw(x, layout)
         pixels = resized_positions(m.displacement_field(*size), view.shape[-2], view.shape[-1])
         return restore(sample_nearest(view, pixels.expand(x.shape[0], -1, -1, -1)))
-    view, restore = as_nchw(_warp(x, m, mode=mode, layout=layout, sampler=sampler), layout)
-    return restore(resize(view, *size))
+    exact = view.to(compute_dtype(x.dtype))  # so that only the answer is rounded to half precision
+    return restore(resize_cubic(_sampled(exact, m, "bicubic", sampler), *size).to(x.dtype))
 
 
 def _by_map(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import localscale as ls
 from localscale import AdaptedModel, DECConfig, Preprocessing, SizeNetwork, adapt
 from localscale.adaptation.state import from_tensor
-from localscale.conventions import resize, stretch
+from localscale.conventions import resize_cubic, stretch
 from localscale.errors import CheckpointError, ConfigError
 
 SMALL = {"knots": 4, "network": SizeNetwork(width=8, blocks=0, resolution=16)}
@@ -39,7 +39,7 @@ def moving(model: AdaptedModel, trust: float = 0.5) -> AdaptedModel:
 @pytest.mark.parametrize("size", [(128, 128), (97, 180), (64, 64), (64, 100), (40, 52)])
 def test_untouched_it_is_the_base_on_resized_images(size: tuple[int, int]):
     base, images = VIT.build(), torch.rand(2, 3, *size)
-    expected = answer(base, resize(images, 64, 64))
+    expected = answer(base, resize_cubic(images, 64, 64))
     model = adapt(base, DECConfig(**SMALL), source_size=128).eval()
     assert model.source_size == (128, 128)
     assert torch.equal(answer(model, images), expected)
@@ -100,7 +100,7 @@ def equivariant(base: nn.Module) -> AdaptedModel:
 @pytest.mark.parametrize("size", [(128, 128), (90, 150)])
 def test_maps_of_pixels_come_back_at_the_size_of_the_images(size: tuple[int, int]):
     base, images = Pixels(), stretch(torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1)), *size)
-    before = answer(base, resize(images, 64, 64))
+    before = answer(base, resize_cubic(images, 64, 64))
     model = equivariant(base)
     enlarged = stretch(before["logits"], *size)
     torch.testing.assert_close(answer(model, images)["logits"], enlarged, atol=1e-5, rtol=0)
@@ -192,7 +192,7 @@ def test_a_torchvision_detector_finds_large_boxes():
         weights=None, weights_backbone=None, min_size=64, box_score_thresh=0.0, num_classes=3
     ).eval()
     images = [torch.rand(3, 150, 200), torch.rand(3, 128, 128)]
-    before = answer(base, [resize(image[None], 64, 64)[0] for image in images])
+    before = answer(base, [resize_cubic(image[None], 64, 64)[0] for image in images])
     found = answer(equivariant(base), images)
     for image, one, small in zip(images, found, before, strict=True):
         factors = torch.tensor([image.shape[2], image.shape[1]] * 2) / 64
@@ -230,7 +230,7 @@ def test_preprocessing_shows_the_same_part_of_a_photograph():
     large = model.preprocessing.transform()(photograph)
     small = Preprocessing.of(RESNET.build(), input_size=(3, 64, 64)).transform()(photograph)
     assert large.shape == (3, 128, 128)
-    torch.testing.assert_close(resize(large[None], 64, 64)[0], small, atol=0.06, rtol=0)
+    torch.testing.assert_close(resize_cubic(large[None], 64, 64)[0], small, atol=0.06, rtol=0)
     assert model.preprocessing.to_processor()["crop_size"] == {"height": 128, "width": 128}
 
 

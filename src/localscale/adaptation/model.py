@@ -56,7 +56,8 @@ def adapt(
             canonical form of the input's size from it. Images of any size are accepted; smaller ones than the input
             are enlarged.
 
-    Convention: the identity map gives ``localscale.conventions.resize(images, *input_size[1:])``, corners on corners.
+    Convention: the identity map gives ``localscale.conventions.resize_cubic(images, *input_size[1:])``, corners on
+    corners.
 
     >>> import timm
     >>> model = adapt(timm.create_model("vit_tiny_patch16_224"))

@@ -14,7 +14,7 @@ from localscale.canonicalizer import INPUT, Canonicalizer
 from localscale.canonicalizer.size_loss import SizeLoss
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.canonicalizer.things import Things
-from localscale.conventions import resize
+from localscale.conventions import resize_cubic
 from localscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def features_at(model: AdaptedModel, images: Tensor, paths: list[str]) -> dict[s
         return seen
     channel = model.channel
     if model.source_size is not None:
-        images = resize(images, *model.input_size[1:])
+        images = resize_cubic(images, *model.input_size[1:])
     outer, channel.current, channel.recorded = channel.current, Pass(images, (images.shape[-2], images.shape[-1])), {}
     try:
         with torch.no_grad(), _evaluating(model.base):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from localscale.canonicalizer import INPUT, Site
-from localscale.conventions import resize
+from localscale.conventions import resize_cubic
 from localscale.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,4 +59,4 @@ def canonical_size(model: Any) -> tuple[int, int] | None:
 
 def as_batch(images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
     """Return images ``(C, H, W)`` of any sizes as a batch of one ``size`` (height, width)."""
-    return torch.cat([resize(image[None], *size) for image in images])
+    return torch.cat([resize_cubic(image[None], *size) for image in images])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from localscale.canonicalizer.things import Things, things_in_boxes, things_in_masks
-from localscale.conventions import resize
+from localscale.conventions import resize_cubic
 from localscale.errors import ConfigError, DataError, near_misses
 
 __all__ = ["KINDS", "Examples", "known_things", "split"]
@@ -123,7 +123,7 @@ def _stack(images: Tensor | Sequence[Tensor], input_size: tuple[int, int, int]) 
             )
     if isinstance(images, Tensor):
         return images
-    return torch.stack([resize(image[None], height, width)[0] for image in images])
+    return torch.stack([resize_cubic(image[None], height, width)[0] for image in images])
 
 
 def _drawn(examples: Examples, batch_size: int) -> Iterator[Examples]:

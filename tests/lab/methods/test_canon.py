@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from baseline_inputs import cnn, images, randomise
 from torch import Tensor, nn
 
-from localscale.conventions import resize, stretch
+from localscale.conventions import resize, resize_cubic, stretch
 from localscale.errors import ConfigError
 from localscale.lab.methods import Canon, DiscreteCanonicalizer
 from localscale.lab.methods.canon import EnergyCNN, profiles
@@ -208,7 +208,7 @@ def test_large_images_become_small_canonical_forms(mode: str):
     sizes = {"input_size": (3, 24, 16), "source_size": (48, 32)}
     model = Canon(configurations=9, mode=mode).build(base, **sizes)
     large = images(2, 48, seed=5)[:, :, :, :32]
-    before = base(resize(large, 24, 16))
+    before = base(resize_cubic(large, 24, 16))
     expected = before if mode == "invariant" else stretch(before, 48, 32)
     torch.testing.assert_close(model(large), expected, atol=1e-5, rtol=0)
     m = randomise(model, std=3.0).choose(large)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from localscale.adaptation.discover import usual_input_size
-from localscale.conventions import resize, stretch
+from localscale.conventions import resize_cubic, stretch
 from localscale.errors import ConfigError
 from localscale.lab.randomness import Draws
 
@@ -92,7 +92,7 @@ class Resized(nn.Module):
         self.base, self.size = base, size
 
     def forward(self, images: Tensor) -> Tensor:
-        answer = self.base(resize(images, *self.size))
+        answer = self.base(resize_cubic(images, *self.size))
         return stretch(answer, images.shape[-2], images.shape[-1]) if answer.dim() == 4 else answer
 
 
