@@ -21,6 +21,7 @@ __all__ = [
     "pixel_positions",
     "resize",
     "resize_cubic",
+    "resize_matrix",
     "resized_positions",
     "stretch",
     "to_grid_sample",
@@ -120,7 +121,7 @@ def resize(x: Tensor, height: int, width: int) -> Tensor:
     """
     if x.shape[-2:] == (height, width):
         return x
-    return _resized(x, height, width, _resize_matrix)
+    return _resized(x, height, width, resize_matrix)
 
 
 def resize_cubic(x: Tensor, height: int, width: int) -> Tensor:
@@ -147,7 +148,7 @@ def _resized(x: Tensor, height: int, width: int, matrix: Callable[..., Tensor]) 
         return (rows @ x.to(exact) @ columns.T).to(x.dtype)
 
 
-def _resize_matrix(size: int, new: int, exact: torch.dtype, device: torch.device) -> Tensor:
+def resize_matrix(size: int, new: int, exact: torch.dtype, device: torch.device) -> Tensor:
     """Return one row of weights per output, ``(new, size)``; a row sums to one and is balanced about its position."""
     centres = coordinates(new, dtype=exact, device=device)[:, None] * (size - 1)
     offset = torch.arange(size, dtype=exact, device=device) - centres
