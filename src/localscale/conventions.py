@@ -18,6 +18,7 @@ __all__ = [
     "lattice",
     "pixel_positions",
     "resize",
+    "resize_matrix",
     "resized_positions",
     "stretch",
     "to_grid_sample",
@@ -118,13 +119,13 @@ def resize(x: Tensor, height: int, width: int) -> Tensor:
     if x.shape[-2:] == (height, width):
         return x
     exact = compute_dtype(x.dtype)  # weights in half precision do not sum to one
-    rows = _resize_matrix(x.shape[-2], height, exact, x.device)
-    columns = _resize_matrix(x.shape[-1], width, exact, x.device)
+    rows = resize_matrix(x.shape[-2], height, exact, x.device)
+    columns = resize_matrix(x.shape[-1], width, exact, x.device)
     with torch.autocast(x.device.type, enabled=False) if torch.is_autocast_enabled(x.device.type) else nullcontext():
         return (rows @ x.to(exact) @ columns.T).to(x.dtype)
 
 
-def _resize_matrix(size: int, new: int, exact: torch.dtype, device: torch.device) -> Tensor:
+def resize_matrix(size: int, new: int, exact: torch.dtype, device: torch.device) -> Tensor:
     """Return one row of weights per output, ``(new, size)``; a row sums to one and is balanced about its position."""
     centres = coordinates(new, dtype=exact, device=device)[:, None] * (size - 1)
     offset = torch.arange(size, dtype=exact, device=device) - centres

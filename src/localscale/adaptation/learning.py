@@ -21,6 +21,7 @@ from localscale.adaptation.source import size_of_images
 from localscale.adaptation.teaching import Examples, known_things, split
 from localscale.canonicalizer.thing_loss import check_teachable
 from localscale.canonicalizer.things import IGNORED, Things
+from localscale.canonicalizer.trunks import EfficientNetLite0
 from localscale.errors import CheckpointError, ConfigError
 from localscale.files import write_all
 from localscale.stopping import StopRequest
@@ -28,6 +29,7 @@ from localscale.stopping import StopRequest
 __all__ = ["LearnedSizes", "learn_sizes"]
 
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 1.0
+PRETRAINED_SHARE = 0.1  # of the learning rate
 SAVE_EVERY = 200  # steps between two checkpoints
 SCORES = ("error", "overlap", "spread")  # of known things
 
@@ -105,9 +107,14 @@ def learn_sizes(
     if steps < 1 or batch_size < 1:
         raise ConfigError(f"steps is {steps} and batch_size {batch_size}; expected at least 1 of each")
     network = nn.ModuleList(canonicalizer.network for canonicalizer in size_canonicalizers(model).values())
-    if things is not None:
-        for canonicalizer in size_canonicalizers(model).values():
+    for canonicalizer in size_canonicalizers(model).values():
+        if things is not None:
             check_teachable(canonicalizer.network)
+        elif canonicalizer.network.settings.absolute:
+            raise ConfigError(
+                "absolute sizes cannot be learned without labels, which show sizes only up to a common factor; pass "
+                'things="masks" or things="boxes", or use SizeNetwork(absolute=False)'
+            )
     weight = next(network.parameters())
     held_out, batches = split(images, batch_size, size_of_images(model), things)
     held_out = held_out.finite()
@@ -119,7 +126,7 @@ def learn_sizes(
     path = None if checkpoint is None else Path(checkpoint)
     needed = [parameter.requires_grad for parameter in network.parameters()]
     network.requires_grad_(True)
-    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(_groups(network), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     done = _read(path, network, optimizer) if path is not None and path.exists() else 0
     bar = tqdm(total=steps, initial=min(done, steps), desc="sizes", unit="step", disable=not progress)
     updating = False  # whether a step has begun and not ended
@@ -127,7 +134,7 @@ def learn_sizes(
         with bar, StopRequest() as stop:
             for step in range(done, steps):
                 for group in optimizer.param_groups:
-                    group["lr"] = _rate(step, steps)
+                    group["lr"] = group["share"] * _rate(step, steps)
                 batch = prepared(next(batches))
                 stop.check()
                 updating = True
@@ -150,6 +157,15 @@ def learn_sizes(
         if path is not None and done and not updating:
             _write(path, network, optimizer, done)
     return _measure(model, *prepared(held_out), done)
+
+
+def _groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters in groups, each with its share of the learning rate: pretrained ones learn slowly."""
+    trunks = [module for module in network.modules() if isinstance(module, EfficientNetLite0)]
+    slow = {id(parameter): parameter for trunk in trunks for parameter in trunk.pretrained()}
+    rest = [parameter for parameter in network.parameters() if id(parameter) not in slow]
+    groups = [{"params": rest, "share": 1.0}, {"params": list(slow.values()), "share": PRETRAINED_SHARE}]
+    return [group for group in groups if group["params"]]
 
 
 def _rate(step: int, steps: int) -> float:

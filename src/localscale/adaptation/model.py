@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,21 @@ from torch import Tensor, nn
 
 from localscale.adaptation.answers import scale_answer
 from localscale.adaptation.arguments import call_base, find_images, first_weight, unscale_arguments
+from localscale.adaptation.averaging import average_answers
 from localscale.adaptation.channel import Channel, Pass
 from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
+from localscale.adaptation.saving import SavedModel
+from localscale.adaptation.size_sites import set_normalisation
 from localscale.adaptation.source import as_batch, canonical_size, choose_source_size, size_of_images
-from localscale.adaptation.state import allow_no_description, as_tensor, checksums, plain_state
+from localscale.adaptation.state import allow_no_description, checksums, plain_state
 from localscale.adaptation.teaching import known_things
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature
 from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, SiteReport
+from localscale.canonicalizer.shipped import SHIPPED, load_shipped, shipped_config
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.canonicalizer.things import IGNORED
-from localscale.conventions import compute_dtype
+from localscale.conventions import compute_dtype, resize
 from localscale.errors import ConfigError, SiteError
 from localscale.maps.base import Map
 from localscale.maps.build import identity_map
@@ -39,6 +43,8 @@ def adapt(
     *,
     input_size: tuple[int, int, int] | None = None,
     source_size: int | tuple[int, int] | None = None,
+    mode: str | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> AdaptedModel:
     """Make ``model`` canonicalize the features at ``config.sites``; before training its outputs do not change.
 
@@ -48,13 +54,18 @@ def adapt(
     Args:
         model: any network whose first argument is a batch of images: timm, transformers, torchvision, or your own.
         config: the sites and settings, as a ``DECConfig``, a dictionary of its fields, or the path of a JSON file; by
-            default the size equilibrium at the input.
+            default the size equilibrium at the input. ``"photographs"`` is a trained canonicalizer that comes with the
+            package: it magnifies small things in photographs before any classifier, and needs no training.
         input_size: (channels, height, width) of the trial run that finds feature shapes; by default the size that
             ``model`` declares, else 224 × 224.
         source_size: the size of the images, if it is larger than the input: (height, width), or the longer side at the
             aspect ratio of the input. The canonicalizer at ``"input"`` then looks at the large image, and samples a
             canonical form of the input's size from it. Images of any size are accepted; smaller ones than the input
-            are enlarged.
+            are enlarged. For ``"photographs"`` it is twice the input by default.
+        mode: replaces the ``mode`` of ``config``; ``"averaged"`` averages a classifier's answers to the image and to
+            its canonical form.
+        preprocessing: mean and std of the images, if ``model`` does not declare them and the canonicalizer has a trunk
+            that needs them.
 
     Convention: the identity map gives ``localscale.conventions.resize(images, *input_size[1:])``, corners on corners.
 
@@ -63,17 +74,28 @@ def adapt(
     >>> logits, report = model(torch.rand(2, 3, 224, 224), return_report=True)
     >>> report["input"].map.knots, report["input"].converged
     ((14, 14), tensor([True, True]))
+    >>> model = adapt(timm.create_model("resnet18"), "photographs")
+    >>> model.source_size, model.size_canonicalizer().network.trust
+    ((448, 448), tensor(1.))
     """
-    config = DECConfig.of(config)
+    name = config if isinstance(config, str) and config in SHIPPED else None
+    config = DECConfig.of(config) if name is None else shipped_config(name)
+    if mode is not None:
+        config = dataclasses.replace(config, mode=mode)
     if not isinstance(model, nn.Module):
         raise SiteError(f"cannot adapt a {type(model).__name__}; expected a torch.nn.Module")
     if any(isinstance(module, AdaptedModel | AdaptedSite) for module in model.modules()):
         raise SiteError(f"this {type(model).__name__} is already adapted; call unwrap() first")
     sites, size = resolve_sites(model, config.sites, input_size)
-    return AdaptedModel(model, config, sites, size, choose_source_size(source_size, size, sites))
+    if name is not None and source_size is None:
+        source_size = (2 * size[1], 2 * size[2])
+    adapted = AdaptedModel(model, config, sites, size, choose_source_size(source_size, size, sites), preprocessing)
+    if name is not None:
+        load_shipped(name, adapted.size_canonicalizer().network)
+    return adapted
 
 
-class AdaptedModel(nn.Module):
+class AdaptedModel(SavedModel):
     """A base model with canonicalizers at its sites, as ``adapt`` returns it.
 
     ``base`` is the model given to ``adapt``, ``dec_config`` the configuration, and ``canonicalizers`` maps each site's
@@ -96,12 +118,15 @@ class AdaptedModel(nn.Module):
         sites: list[Site],
         input_size: tuple[int, int, int],
         source_size: tuple[int, int] | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()
         self.dec_config, self.sites, self.input_size, self.source_size = config, sites, input_size, source_size
         self.input_names = tuple(inspect.signature(base.forward).parameters)
         self.input_name = self.input_names[0] if self.input_names else ""
-        self.preprocessing = Preprocessing.of(base, input_size=size_of_images(self))
+        size = size_of_images(self)
+        known = preprocessing and dataclasses.replace(preprocessing, input_size=size)
+        self._preprocessing = known or Preprocessing.of(base, input_size=size)
         self.channel = Channel()
         self.base_checksums = checksums(base)
         self.base = base
@@ -111,6 +136,7 @@ class AdaptedModel(nn.Module):
         self.register_load_state_dict_pre_hook(allow_no_description)
         device = first_weight(base).device
         made = [(site, self._canonicalizer(index, site).to(device)) for index, site in enumerate(sites)]
+        set_normalisation((canonicalizer for _, canonicalizer in made), self._preprocessing)
         for site, canonicalizer in sorted(made, key=lambda pair: -pair[0].path.count(".")):  # inner modules first
             if site.path == INPUT:
                 self.input_canonicalizer = canonicalizer
@@ -118,6 +144,16 @@ class AdaptedModel(nn.Module):
                 wrapped = base.get_submodule(site.path)
                 self.adapted[site.path] = AdaptedSite(wrapped, canonicalizer, site, self.channel, input_size[1:])
                 _replace(base, site.path, self.adapted[site.path])
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """Image size, mean and std of the model's input, or None; trunks of size networks use mean and std."""
+        return self._preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, value: Preprocessing | None) -> None:
+        set_normalisation(self.canonicalizers.values(), value)
+        self._preprocessing = value
 
     def __getattr__(self, name: str) -> Any:
         """Look up attributes that this class lacks in the base model."""
@@ -191,6 +227,9 @@ class AdaptedModel(nn.Module):
             if self.input_canonicalizer is None:
                 return call_base(self.base, args, kwargs, current.image_size, self.input_size[1:]), current.report
             m = self._input_map(current)
+            averaged = self.dec_config.mode == "averaged" and not self.channel.disabled
+            if averaged:
+                own = self._own_answer(key, images, args, kwargs)
             if batched:
                 canonical = unscale(images, m, size=size)
             else:
@@ -202,9 +241,22 @@ class AdaptedModel(nn.Module):
             output = call_base(self.base, args, kwargs, current.image_size, self.input_size[1:])
         finally:
             self.channel.current = outer
+        if averaged:
+            output = average_answers(own, output, kwargs.get("labels"))
         if self.dec_config.mode == "equivariant":
             output = scale_answer(output, m, images, size)
         return output, current.report
+
+    def _own_answer(self, key: int | str, images: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the base model's answer to the images themselves, at the size of its input."""
+        if not isinstance(images, Tensor):
+            raise SiteError(
+                f'mode="averaged" averages the answers of classifiers, and the images are a {type(images).__name__}; '
+                "expected a tensor (batch, channels, height, width)"
+            )
+        size = canonical_size(self) or (images.shape[-2], images.shape[-1])
+        args, kwargs = replace_feature(args, kwargs, key, resize(images, *size))
+        return call_base(self.base, args, kwargs, size, self.input_size[1:])
 
     def _input_map(self, current: Pass) -> Map:
         """Return the maps of the images, reported in ``current``; while the model is disabled, the identity."""
@@ -310,94 +362,6 @@ class AdaptedModel(nn.Module):
     def base_state(self) -> dict[str, Tensor]:
         """Return the base model's parameters and buffers under their original names."""
         return plain_state(self.base)
-
-    def get_extra_state(self) -> Tensor:
-        """Return a description of the model for its ``state_dict``, from which ``from_pretrained`` adapts a base.
-
-        So a checkpoint that holds nothing but a ``state_dict``, such as one of transformers' ``Trainer``, is enough.
-        """
-        from localscale.adaptation.storage import describe_state
-
-        return as_tensor(describe_state(self), first_weight(self.base).device)
-
-    def set_extra_state(self, state: Any) -> None:
-        """Ignore the description: it says how to build a model, and this one is built."""
-
-    def save_pretrained(
-        self, folder: str | Path, *, results: dict[str, Any] | None = None, include_base: bool = False
-    ) -> None:
-        """Write ``config.json``, ``model.safetensors`` and a model card.
-
-        For a base of transformers whose preprocessing is known, also write ``preprocessor_config.json``, which
-        transformers' ``AutoImageProcessor`` reads.
-
-        The weights are those of the canonicalizers, and all tensors of the base that changed since ``adapt``, for
-        example those of a trained head, or that its library does not publish.
-
-        Args:
-            folder: the folder to write to.
-            results: what was measured, as names and numbers, for the model card; nested dictionaries are allowed.
-            include_base: save all tensors of the base, for example if its weights are your own.
-        """
-        from localscale.adaptation.storage import save
-
-        save(self, Path(folder), results=results, include_base=include_base)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        results: dict[str, Any] | None = None,
-        include_base: bool = False,
-        private: bool | None = None,
-        token: str | None = None,
-        message: str = "Upload with localscale",
-    ) -> str:
-        """Save the model to the Hugging Face Hub as ``repo_id``, ``"user/name"``; return its address.
-
-        ``results`` and ``include_base`` are those of ``save_pretrained``. A new repository is public unless
-        ``private``. Log in first, with ``hf auth login``, or pass a ``token``.
-
-        >>> import timm
-        >>> model = adapt(timm.create_model("resnet18"))
-        >>> model.push_to_hub("me/resnet18-dec", results={"accuracy": 0.93})  # doctest: +SKIP
-        'https://huggingface.co/me/resnet18-dec'
-        """
-        from localscale.adaptation.hub import upload
-        from localscale.adaptation.storage import save
-
-        with tempfile.TemporaryDirectory() as folder:
-            save(self, Path(folder), results=results, include_base=include_base, address=repo_id)
-            return upload(Path(folder), repo_id, private=private, token=token, message=message)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        source: str | Path,
-        base_model: nn.Module | None = None,
-        *,
-        revision: str | None = None,
-        token: str | None = None,
-    ) -> AdaptedModel:
-        """Load a model that ``save_pretrained``, ``push_to_hub`` or transformers' ``Trainer`` wrote.
-
-        Args:
-            source: a folder, ``"user/name"`` on the Hugging Face Hub, or a checkpoint of ``Trainer``.
-            base_model: the model to adapt, with the weights it had before ``adapt``; by default a model of timm,
-                transformers or torchvision is built again, and its published weights are downloaded if needed.
-            revision: a branch, tag or commit on the hub.
-            token: a token for private models on the hub.
-
-        >>> model = AdaptedModel.from_pretrained("me/resnet18-dec")  # doctest: +SKIP
-        """
-        from localscale.adaptation.hub import download
-        from localscale.adaptation.origin import HUB_ID
-        from localscale.adaptation.storage import FILES, load
-
-        folder = Path(source)
-        if isinstance(source, str) and not folder.exists() and HUB_ID.fullmatch(source):
-            folder = download(source, FILES, revision=revision, token=token)
-        return load(folder, base_model, token=token)
 
 
 def _replace(model: nn.Module, path: str, module: nn.Module) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from localscale.adaptation.channel import Pass
+from localscale.adaptation.preprocessing import Preprocessing
 from localscale.canonicalizer import INPUT, Canonicalizer
 from localscale.canonicalizer.size_loss import SizeLoss
 from localscale.canonicalizer.sizes import SizeEstimator
@@ -20,7 +21,7 @@ from localscale.errors import ConfigError
 if TYPE_CHECKING:
     from localscale.adaptation.model import AdaptedModel
 
-__all__ = ["features_at", "size_canonicalizers", "size_losses"]
+__all__ = ["features_at", "set_normalisation", "size_canonicalizers", "size_losses"]
 
 
 def size_canonicalizers(model: AdaptedModel) -> dict[str, Canonicalizer]:
@@ -38,6 +39,19 @@ def size_losses(model: AdaptedModel, images: Tensor, things: Things | None = Non
     canonicalizers = size_canonicalizers(model)
     seen = features_at(model, images, list(canonicalizers))
     return {path: c.size_loss(seen[path], things=things) for path, c in canonicalizers.items()}
+
+
+def set_normalisation(canonicalizers: Iterable[Canonicalizer], preprocessing: Preprocessing | None) -> None:
+    """Tell the trunks of size networks how their images are normalised; raise if it is not known."""
+    for canonicalizer in canonicalizers:
+        if not isinstance(canonicalizer.network, SizeEstimator) or canonicalizer.network.trunk is None:
+            continue
+        if preprocessing is None:
+            raise ConfigError(
+                "the size network's trunk must know how images are normalised, and the model does not declare it; call "
+                "ls.adapt(…, preprocessing=ls.Preprocessing(mean=…, std=…, input_size=(3, height, width)))"
+            )
+        canonicalizer.network.trunk.set_normalisation(preprocessing.mean, preprocessing.std)
 
 
 def features_at(model: AdaptedModel, images: Tensor, paths: list[str]) -> dict[str, Tensor]:

@@ -101,15 +101,16 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
         config = DECConfig.from_dict(description["config"])
         preprocessing = description.get("preprocessing")
         preprocessing = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        sizes = {"input_size": tuple(description["input_size"]), "source_size": description.get("source_size")}
-        model = adapt(base_model, config, **sizes)
+        size, source_size = tuple(description["input_size"]), description.get("source_size")
+        preprocessing = preprocessing or Preprocessing.in_folder(folder)
+        model = adapt(base_model, config, input_size=size, source_size=source_size, preprocessing=preprocessing)
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG} holds a configuration this version cannot use: {error}") from error
     except LocalScaleError as error:
         raise CheckpointError(
             f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
         ) from error
-    model.preprocessing = preprocessing or Preprocessing.in_folder(folder) or model.preprocessing
+    model.preprocessing = preprocessing or model.preprocessing
     if whole:
         return _load_state(model, tensors, folder, made_for)
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from localscale.canonicalizer.interfaces import NetworkSettings, Update
 from localscale.canonicalizer.network import ConvNetwork
 from localscale.canonicalizer.networks import NETWORKS
-from localscale.canonicalizer.site import Site
+from localscale.canonicalizer.site import INPUT, Site
 from localscale.canonicalizer.sizes import SizeNetwork
 from localscale.canonicalizer.updates import UPDATES, Compose, Direct
 from localscale.equilibrium import GRADIENTS, POLICIES, SOLVERS, Anderson, Gradient, Implicit, Picard, Solver
@@ -30,7 +30,7 @@ else:
 __all__ = ["DECConfig"]
 
 SOURCES = ("latent", "image")
-MODES = ("invariant", "equivariant")
+MODES = ("invariant", "equivariant", "averaged")
 REGISTRIES: dict[str, dict[str, type[Any]]] = {
     "update": UPDATES,
     "network": NETWORKS,
@@ -55,7 +55,8 @@ class DECConfig:
         update: ``Compose()`` (l ∘ δ, equivariant), ``Direct()`` (the paper's DEC) or ``Descent(step_size)``
             (Eq. deq_cano); also ``"compose"``, ``"direct"`` or ``"descent"``. A ``SizeNetwork`` needs ``Compose()``.
         source: where a site's map comes from, its own feature (``"latent"``) or the image (``"image"``).
-        mode: ``"invariant"`` M(S⁻¹(F)), or ``"equivariant"`` S(M(S⁻¹(F))).
+        mode: ``"invariant"`` M(S⁻¹(F)); ``"equivariant"`` S(M(S⁻¹(F))); or ``"averaged"``, for classifiers and the
+            site ``"input"`` alone: the log of the mean of the probabilities for F and for S⁻¹(F).
         network: ``SizeNetwork(…)``, which learns the sizes of things without labels, or ``ConvNetwork(…)``, the
             paper's, which learns from the task; also ``"sizes"`` or ``"conv"``.
         temperature: divides the bounded raw parameters of a ``ConvNetwork``; lower means stronger warps are possible.
@@ -116,6 +117,11 @@ class DECConfig:
         _choose("family", self.family, FAMILIES)
         _choose("source", self.source, SOURCES)
         _choose("mode", self.mode, MODES)
+        if self.mode == "averaged" and tuple(map(str, self.sites)) != (INPUT,):
+            raise ConfigError(
+                f'mode is "averaged" and sites are {", ".join(map(str, self.sites))}; it averages the answers to an '
+                'image and to its canonical form, so use sites=("input",)'
+            )
         _choose("on_failure", self.on_failure, POLICIES)
         if not 0 < self.temperature < math.inf:
             raise ConfigError(f"temperature is {self.temperature}; expected a positive number")
@@ -201,7 +207,8 @@ class DECConfig:
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"no configuration can be read from {settings} ({getattr(error, 'strerror', None) or error}); "
-                "expected a DECConfig, a dictionary, or the path of a JSON file that DECConfig.to_json wrote"
+                "expected a DECConfig, a dictionary, the path of a JSON file that DECConfig.to_json wrote, or, in "
+                'ls.adapt, the name of a canonicalizer that comes with the package: "photographs"'
             ) from error
         return cls.from_json(text)
 

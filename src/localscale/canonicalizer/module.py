@@ -27,10 +27,11 @@ from localscale.canonicalizer.size_loss import SizeLoss, size_loss
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.canonicalizer.thing_loss import ThingScores, thing_loss, thing_scores
 from localscale.canonicalizer.things import Things
+from localscale.canonicalizer.trunks import shrink_look
 from localscale.conventions import compute_dtype, resize
 from localscale.equilibrium import Anderson, Picard, Solver, fixed_point
 from localscale.equilibrium.fixed_point import report_failures
-from localscale.equilibrium.solver import Estimate, Function
+from localscale.equilibrium.solver import Estimate, Function, relative_residual
 from localscale.errors import ConfigError, ShapeError
 from localscale.maps.base import FamilyMap, Map
 from localscale.maps.build import family_of, identity_map
@@ -105,7 +106,10 @@ class Canonicalizer(nn.Module):
                 f"{type(self.config.update).__name__} differentiates inside forward, which an exported program cannot "
                 'record; export a model with update="direct" or "compose"'
             )
+        dtype = _product_dtype(features)
         with _full_precision(features.device.type):
+            if self._looks_once():
+                return self._look_once(features, dtype)
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
                 return self._solve_with_kernels(features)
             if not self._needs_gradient(features):
@@ -113,6 +117,21 @@ class Canonicalizer(nn.Module):
                 if has_size_kernels(self.config, self.network, features, size):
                     return self._solve_sizes_with_kernels(features, size)
             return self._solve(self.looks(features))
+
+    def _looks_once(self) -> bool:
+        """Return whether the network has a trunk and sees nothing but the whole image, in one step."""
+        return isinstance(self.network, SizeEstimator) and self.network.trunk is not None and self.solver.max_steps == 1
+
+    def _look_once(self, features: Tensor, dtype: torch.dtype) -> SiteReport:
+        """Return the map of a single step, the network's answer to the resized image, with a plain gradient."""
+        size = self._look_size(features)
+        found = self.network(shrink_look(features, size, dtype))
+        start = identity_map(len(features), self.knots, dtype=found.dtype, device=found.device)
+        residual = relative_residual(start.state(), found.state())
+        value = torch.where((residual < torch.inf)[:, None, None, None], found.displacements, 0.0).flatten(1)
+        residual, steps = residual.detach(), torch.ones_like(residual, dtype=torch.long)
+        estimate = Estimate(value, value, residual, steps, residual <= self.solver.tolerance)
+        return self._report(estimate, functools.partial(_sizes_in, self.network, features, size))
 
     def _needs_gradient(self, features: Tensor) -> bool:
         asked = features.requires_grad or any(parameter.requires_grad for parameter in self.network.parameters())
@@ -183,7 +202,7 @@ class Canonicalizer(nn.Module):
         return self._report(estimate, functools.partial(_sizes_in, self.network, source, size))
 
     def _report(self, estimate: Estimate, sizes: Callable[[Map], tuple[Tensor, Tensor]] | None = None) -> SiteReport:
-        """Return the report of a solve by kernels."""
+        """Return the report of a solve whose estimate holds displacements."""
         displacements = estimate.value  # zero, the identity, if no step of an image was finite
         if self.config.on_failure == "identity":
             displacements = torch.where(estimate.converged[:, None], displacements, 0.0)
@@ -214,7 +233,8 @@ class Canonicalizer(nn.Module):
         """Return the (height, width) of looks at full resolution."""
         height, width = features.shape[-2:]
         resolution = self.resolution
-        if self.in_channels <= IMAGE_CHANNELS:
+        trunk = isinstance(self.network, SizeEstimator) and self.network.trunk is not None
+        if self.in_channels <= IMAGE_CHANNELS and not trunk:
             # At most half of an image's pixels per side, so that parts that the map enlarges gain detail.
             resolution = min(resolution, max(height, width) // 2 + 1)
         return working_size(height, width, resolution)
@@ -252,6 +272,13 @@ class _Evaluation:
 def _sizes_in(network: SizeEstimator, source: Tensor, size: tuple[int, int], m: Map) -> tuple[Tensor, Tensor]:
     """Return log sizes and weights in the looks of ``size`` at ``source`` through ``m``."""
     return network.sizes(Looks(pyramid(source.to(compute_dtype(source.dtype)), size), size)(m))
+
+
+def _product_dtype(features: Tensor) -> torch.dtype:
+    """Return the precision of matrix products on ``features``: that of autocast, if it is on, else their own."""
+    device = features.device.type
+    half = features.dtype != torch.float64 and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if half else features.dtype
 
 
 @contextlib.contextmanager

@@ -29,7 +29,9 @@ FEWEST_KNOTS = 3  # along an axis
 
 def has_size_kernels(config: DECConfig, network: object, source: Tensor, size: tuple[int, int]) -> bool:
     """Return whether kernels exist for this configuration and can run on looks of ``size`` at ``source``."""
-    if not isinstance(network, SizeEstimator) or not kernels.available(source) or not len(source):
+    if not isinstance(network, SizeEstimator) or network.trunk is not None:
+        return False
+    if not kernels.available(source) or not len(source):
         return False
     from localscale.kernels.size_network import supports
 

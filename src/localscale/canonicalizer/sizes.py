@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer.interfaces import NetworkSettings
 from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_CHANNELS, strides_of
+from localscale.canonicalizer.trunks import COLOURS, TRUNKS, EfficientNetLite0
 from localscale.conventions import coordinates, lattice, resize
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.grid import GridMap
@@ -26,6 +27,7 @@ from localscale.maps.similarity import map_from_scales
 __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
 LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
+TRUNK_SIDE = 160  # default resolution with a trunk, in pixels
 HALF_STRENGTH = 0.05  # mean edge strength, in units of the image's values, whose weight is ½
 
 
@@ -67,6 +69,12 @@ class SizeNetwork(NetworkSettings):
         most: the largest factor by which one step magnifies or shrinks a thing.
         shrink: whether things larger than the target are made smaller. Without it only things smaller than the target
             are magnified, and the others shrink as far as these need their place.
+        trunk: ``None``, or the name of a classifier whose first stages take the place of the convolutions, for colour
+            images and learned weights: ``"efficientnet_lite0"``. Looks are then as large as ``resolution`` (160)
+            allows, and ``blocks`` does not count. Its weights are random; ``ls.adapt(model, "photographs")`` has
+            trained ones.
+        absolute: whether log sizes, and the target, are relative to the whole frame, not to the mean of the things
+            learned from: −0.7 is half the frame's side. Such sizes are learned from masks or boxes only.
     """
 
     full_resolution: ClassVar[bool] = True
@@ -82,6 +90,8 @@ class SizeNetwork(NetworkSettings):
     sure: float = 0.0
     most: float = math.e
     shrink: bool = True
+    trunk: str | None = None
+    absolute: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 8 or self.width % 8:
@@ -103,6 +113,13 @@ class SizeNetwork(NetworkSettings):
             raise ConfigError(f"most is {self.most}; expected a factor above 1")
         if self.weight != "learned" and self.weight not in WEIGHTS:
             raise ConfigError(f"weight is {self.weight!r}: {near_misses(self.weight, ['learned', *WEIGHTS])}")
+        if self.trunk is not None and self.trunk not in TRUNKS:
+            raise ConfigError(f"trunk is {self.trunk!r}: {near_misses(str(self.trunk), TRUNKS)}; or None")
+        for name in ("trunk", "absolute"):
+            if getattr(self, name) and self.weight != "learned":
+                raise ConfigError(
+                    f'{name} is {getattr(self, name)!r} and weight is {self.weight!r}; use weight="learned"'
+                )
 
     @property
     def range(self) -> tuple[float, float]:
@@ -112,11 +129,18 @@ class SizeNetwork(NetworkSettings):
     def resolution_for(self, in_channels: int) -> int:
         if self.resolution is not None:
             return self.resolution
+        if self.trunk is not None:
+            return TRUNK_SIDE
         return 113 if in_channels <= IMAGE_CHANNELS else FEATURE_SIDE
 
     def map_network(
         self, in_channels: int, knots: tuple[int, int], *, family: str, temperature: float, guard: float | None
     ) -> nn.Module:
+        if self.trunk is not None and in_channels != COLOURS:
+            raise ConfigError(
+                f"trunk is {self.trunk!r}, which reads images of {COLOURS} channels, and the canonicalizer sees "
+                f'{in_channels}; use trunk=None, or the site "input" of a model for colour images'
+            )
         return SizeEstimator(in_channels, knots, self, guard)
 
 
@@ -127,7 +151,7 @@ class SizeEstimator(nn.Module):
     multiplied by it. It starts at 0, so an untrained network returns the identity.
 
     With learned weights, ``mean_size`` is the mean log size of the known things learned from, as a fraction of the
-    frame, and ``things`` their number; estimated log sizes are relative to this mean.
+    frame, and ``things`` their number; estimated log sizes are relative to this mean. It stays 0 with ``absolute``.
     """
 
     trust: Tensor
@@ -137,13 +161,17 @@ class SizeEstimator(nn.Module):
     def __init__(self, in_channels: int, knots: tuple[int, int], settings: SizeNetwork, guard: float | None) -> None:
         super().__init__()
         self.knots, self.settings, self.guard = knots, settings, guard
-        widths = (in_channels, 32, 64, settings.width)
-        self.down: Any = nn.ModuleList(_Convolution(widths[i], widths[i + 1]) for i in range(3))
-        self.blocks = nn.Sequential(*(_Block(settings.width) for _ in range(settings.blocks)))
-        self.norm = _Norm(settings.width)
-        self.head = nn.Conv2d(settings.width, 2 if settings.weight == "learned" else 1, kernel_size=1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)  # type: ignore[arg-type]
+        self.trunk: EfficientNetLite0 | None = None
+        if settings.trunk is None:
+            widths = (in_channels, 32, 64, settings.width)
+            self.down: Any = nn.ModuleList(_Convolution(widths[i], widths[i + 1]) for i in range(3))
+            self.blocks = nn.Sequential(*(_Block(settings.width) for _ in range(settings.blocks)))
+            self.norm = _Norm(settings.width)
+            self.head = nn.Conv2d(settings.width, 2 if settings.weight == "learned" else 1, kernel_size=1)
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)  # type: ignore[arg-type]
+        else:
+            self.trunk = TRUNKS[settings.trunk](settings.width, absolute=settings.absolute)
         self.register_buffer("trust", torch.zeros(()))
         if settings.weight == "learned":
             self.register_buffer("mean_size", torch.zeros(()))
@@ -166,7 +194,9 @@ class SizeEstimator(nn.Module):
             grid = 2 * moved.view(*size.shape, 2) - 1
             read = F.grid_sample(seen, grid, mode="bilinear", padding_mode="border", align_corners=True)
             found = found.compose_resampled(self._correct(read[:, 0] - change, read[:, 1]), guard=self.guard)
-        lost = 0 * looks.sum(dim=(1, 2, 3))  # NaN if a look is not finite, so that its image does not converge
+        lost = 0 * looks.sum(
+            dim=(1, 2, 3), dtype=size.dtype
+        )  # NaN if a look is not finite, so that its image does not converge
         return GridMap(found.displacements + lost[:, None, None, None])
 
     def _correct(self, size: Tensor, weight: Tensor) -> GridMap:
@@ -189,6 +219,9 @@ class SizeEstimator(nn.Module):
 
     def estimates(self, looks: Tensor) -> tuple[Tensor, Tensor]:
         """Return log sizes and, if weights are learned, their logits; otherwise the weights as they are."""
+        if self.trunk is not None:
+            found = self.trunk(looks)
+            return found[:, 0], found[:, 1]
         x, strides = looks, strides_of(looks.shape[-2], looks.shape[-1], len(self.down))
         for layer, stride in zip(self.down, strides, strict=True):
             x = F.gelu(layer(x, stride))
@@ -208,6 +241,8 @@ class SizeEstimator(nn.Module):
     def count_things(self, mean: Tensor, number: Tensor) -> None:
         """Take ``number`` more things of a mean log size ``mean`` into the mean of all things."""
         self.things += number.to(self.things)
+        if self.settings.absolute:
+            return
         self.mean_size.lerp_(mean.to(self.mean_size), number / self.things.clamp_min(1))
 
 

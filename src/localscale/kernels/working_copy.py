@@ -39,7 +39,7 @@ def tents(output, size, new, taps):
     """Return the tent filters of the given outputs along one axis: centre, slope, first pixel, level and tilt.
 
     Level and tilt correct the weights of a tent so that they sum to one and their mean position is the centre, also
-    where the border cuts the tent off. See ``localscale.conventions._resize_matrix``.
+    where the border cuts the tent off. See ``localscale.conventions.resize_matrix``.
     """
     spacing = (size - 1) * 1.0 / tl.maximum(new - 1, 1)
     slope = 1 / tl.maximum(spacing, 1.0)
