@@ -4,10 +4,12 @@ import pytest
 import timm
 import torch
 from backbones import RESNET
+from safetensors.torch import load_file
 
 import localscale as ls
 from benchmarks.photograph_trunk import load_trunk
 from localscale import DECConfig, Picard, SizeNetwork, adapt
+from localscale.canonicalizer import shipped
 from localscale.canonicalizer.trunks import EfficientNetLite0, shrink_look
 from localscale.conventions import resize
 from localscale.errors import ConfigError
@@ -83,6 +85,12 @@ def test_boxes_teach_it(absolute: bool):
     network = SizeNetwork(**TRUNK, absolute=absolute)
     solver = Picard(max_steps=1, fixed_steps=True)
     model = adapt(RESNET.build(), DECConfig(knots=4, network=network, solver=solver))
+    trained = load_file(shipped.HERE / "photographs.safetensors")
+    trunk = model.size_canonicalizer().network.trunk
+    stages = {
+        name.removeprefix("trunk."): value for name, value in trained.items() if "stage" in name or "stem" in name
+    }
+    assert not trunk.load_state_dict(stages, strict=False).unexpected_keys
     images, boxes = boxes_and_images(24)
 
     def loss() -> float:
@@ -90,7 +98,7 @@ def test_boxes_teach_it(absolute: bool):
         return model.size_loss(images, boxes=boxes).item()
 
     before = loss()
-    found = ls.learn_sizes(model, (images, boxes), things="boxes", steps=40, batch_size=8, progress=False)
+    found = ls.learn_sizes(model, (images, boxes), things="boxes", steps=15, batch_size=8, progress=False)
     assert loss() < 0.9 * before
     assert found.thing_overlap is not None
     estimator = model.size_canonicalizer().network

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from localscale.adaptation import AdaptedModel, adapt, learn_sizes
 from localscale.adaptation.size_sites import size_canonicalizers
 from localscale.canonicalizer import DECConfig, SiteReport, SizeNetwork
+from localscale.canonicalizer.shipped import SHIPPED
 from localscale.canonicalizer.site import INPUT
-from localscale.errors import ConfigError
+from localscale.errors import ConfigError, near_misses
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.methods.dec import site_scalars
 from localscale.lab.methods.method import Criterion, Method, check_mode
@@ -35,6 +36,8 @@ class SizeEquilibrium(Method):
 
     config: DECConfig = field(default_factory=DECConfig)
     """Settings of the canonicalizer at the image."""
+    shipped: str = ""
+    """Name of a canonicalizer that comes with the package, photographs, to use instead of ``config``."""
     learning_steps: int = 2000
     """Steps of learning sizes before the backbone is trained."""
     masks: bool = False
@@ -45,6 +48,13 @@ class SizeEquilibrium(Method):
     """Random scaling of the canonical forms in training. Scaling the images hardly changes their canonical forms."""
 
     def check(self) -> None:
+        if self.shipped and self.shipped not in SHIPPED:
+            raise ConfigError(f"--method.shipped is {self.shipped!r}: {near_misses(self.shipped, SHIPPED)}")
+        if self.shipped and (self.learning_steps or self.along):
+            raise ConfigError(
+                f"--method.shipped {self.shipped} names a canonicalizer that has learned sizes already; add "
+                "--method.learning-steps 0 --method.along 0"
+            )
         if not isinstance(self.config.network, SizeNetwork) or INPUT not in self.config.sites:
             raise ConfigError('the size equilibrium needs a SizeNetwork at the site "input"')
         if self.masks and self.config.network.weight != "learned":
@@ -75,7 +85,8 @@ class SizeEquilibrium(Method):
         input_size: tuple[int, int, int] | None = None,
         source_size: tuple[int, int] | None = None,
     ) -> AdaptedModel:
-        model = adapt(backbone, self.config, input_size=input_size, source_size=source_size)
+        config = self.shipped or self.config
+        model = adapt(backbone, config, input_size=input_size, source_size=source_size)
         if not self.along:
             for canonicalizer in size_canonicalizers(model).values():
                 canonicalizer.requires_grad_(False)

@@ -18,6 +18,7 @@ from localscale.lab.recipes.rows import (
     INVL,
     OPTIM,
     SIZES,
+    SIZES_SHIPPED,
     Budget,
     BudgetName,
     Protocol,
@@ -43,9 +44,9 @@ COMPOSE = replace(_from_base(DEC_COMPOSE), method=supervised_dec(STRENGTH), cano
 # between those of DeiT (5e-6) and Swin (2e-5) for fine-tuning supervised weights on ImageNet.
 FINE_TUNING_RATE = 1e-5
 FINE_TUNING: dict[BudgetName, Budget] = {
-    "first": Budget(20, FINE_TUNING_RATE),
-    "more": Budget(20, FINE_TUNING_RATE),
-    "both": Budget(40, FINE_TUNING_RATE),
+    "first": Budget(10, FINE_TUNING_RATE),
+    "more": Budget(10, FINE_TUNING_RATE),
+    "both": Budget(20, FINE_TUNING_RATE),
 }
 
 IMAGENET = Protocol(
@@ -69,5 +70,6 @@ IMAGENET = Protocol(
         "dec_compose": COMPOSE,
         "dec_compose_joint": joint(COMPOSE),
         "sizes": _from_base(SIZES),
+        "sizes_shipped": _from_base(SIZES_SHIPPED),
     },
 )

@@ -125,6 +125,12 @@ SIZES = Row(
     SizeEquilibrium(),
     budget="both",
 )
+SIZES_SHIPPED = Row(
+    "Photograph canonicalizer, held still",
+    "Put the canonicalizer that comes with the package before the backbone, then train on canonical forms.",
+    SizeEquilibrium(shipped="photographs", learning_steps=0),
+    budget="both",
+)
 SIZES_ALONG = Row(
     "Size equilibrium, learned along",
     "Learn sizes without labels while the backbone is trained.",
