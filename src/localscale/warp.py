@@ -65,7 +65,7 @@ def unscale(
     """Undo a local scaling: S⁻¹(x; l)(p) = x(l(p)). The other arguments are those of ``scale``.
 
     With ``size``, the canonical form of a large image is small: parts that ``m`` enlarges show the detail of the large
-    image. The identity gives exactly ``localscale.conventions.resize_cubic(x, *size)``.
+    image. The identity gives exactly ``localscale.conventions.resize_cubic(x, *size)``; on a GPU, up to rounding.
 
     Convention: corners lie on corners, at every size. The warp keeps the size of ``x`` and is bicubic, and an
     anti-aliased cubic filter then resizes the result; with ``mode="nearest"`` each new pixel is the nearest one of
@@ -174,6 +174,13 @@ def _warp_to_size(x: Tensor, m: Map, size: tuple[int, int], *, mode: str, layout
     if mode == "nearest":
         pixels = resized_positions(m.displacement_field(*size), view.shape[-2], view.shape[-1])
         return restore(sample_nearest(view, pixels.expand(x.shape[0], -1, -1, -1)))
+    if sampler == "native" and kernels.available(x) and x.numel() < LARGE * x.shape[0]:
+        from localscale.kernels.warp_to_size import can_unscale_to, fused_unscale_to
+
+        lattices = m.displacement_lattices(view.shape[-2], view.shape[-1])
+        wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *lattices))
+        if not wanted and can_unscale_to(view, size):
+            return restore(fused_unscale_to(view, lattices, size))
     exact = view.to(compute_dtype(x.dtype))  # so that only the answer is rounded to half precision
     return restore(resize_cubic(_sampled(exact, m, "bicubic", sampler), *size).to(x.dtype))
 

@@ -15,7 +15,8 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from localscale.kernels import equilibrium, mixing, next_map, next_map_gradients, warp, weight_layout, working_copy
+from localscale.kernels import equilibrium, mixing, next_map, next_map_gradients, warp, warp_to_size, weight_layout
+from localscale.kernels import working_copy
 
 def build(function, pointers, constants, capability=90, even=(), **options):
     names = function.arg_names
@@ -44,6 +45,12 @@ for kind, *sizes, ones in (
     blocks |= dict.fromkeys(ones, 1)
     build(warp._unscale, lattices | {"x": kind, "out": kind}, blocks)
     build(warp._unscale_backward, lattices | {"x": kind, "grad": kind}, blocks | {"WANT_X": True, "WANT_MAP": True})
+for kind, precision in (("*bf16", "tf32"), ("*fp32", "tf32x3")):
+    kinds = {"x": kind, "out": kind, "along_x": "*fp32", "along_y": "*fp32"}
+    blocks = {"SOURCE": warp_to_size.SOURCE, "OUTPUTS": warp_to_size.OUTPUTS, "PRECISION": precision, "x_column": 1}
+    for capability in (86, 90):
+        needs = build(warp_to_size._unscale_to, kinds, blocks, capability, num_warps=warp_to_size.WARPS)
+        assert needs <= 99 * 1024, "more memory than smaller GPUs have"
 build(warp._to_lattice, {"displacement": "*fp32", "out": "*fp32"}, {"BLOCK_ROWS": 8, "BLOCK_COLUMNS": 64})
 pointers = {n: "*fp32" for n in ("features", "scores", "weight_x", "bias_x", "weight_y", "bias_y", "outer", "out")}
 numbers = {"temperature": "fp32", "epsilon": "fp32"}

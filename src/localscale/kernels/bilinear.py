@@ -14,7 +14,8 @@ import triton.language as tl
 from localscale.kernels.launch import power_above
 
 __all__ = [
-    "FEW_CHANNELS", "block_shape", "corner_addresses", "interpolate", "lattice_value", "sampled_corners", "tile_pixels",
+    "FEW_CHANNELS", "block_shape", "corner_addresses", "interpolate", "lattice_value", "pixel_interval",
+    "sampled_corners", "tile_pixels",
 ]  # fmt: skip
 
 FEW_CHANNELS = 8  # with at most this many channels, a program reads one channel of many pixels at a time
@@ -70,7 +71,7 @@ def lattice_value(lattice, row, column, height, width, rows, columns, stride_row
 
 
 @triton.jit
-def _pixel_interval(x, size):
+def pixel_interval(x, size):
     """Return, along one axis, the pixels before and after ``x``, its fraction between, and whether it is inside."""
     inside = (x >= 0) & (x <= size - 1)
     x = tl.minimum(x, size - 1, propagate_nan=tl.PropagateNan.ALL)
@@ -95,8 +96,8 @@ def sampled_corners(
     y = row.to(dtype) + (height - 1) * lattice_value(
         along_y, row, column, height, width, rows_y, columns_y, ly_row, ly_column
     )
-    left, right, s, inside_x = _pixel_interval(x, width)
-    top, bottom, t, inside_y = _pixel_interval(y, height)
+    left, right, s, inside_x = pixel_interval(x, width)
+    top, bottom, t, inside_y = pixel_interval(y, height)
     return left, right, top, bottom, s, t, inside_x, inside_y
 
 
