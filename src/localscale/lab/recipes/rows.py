@@ -110,7 +110,7 @@ def supervised_dec(strength: float, mode: str = "invariant") -> DEC:
     return DEC(config, supervision=1.0, prior=0.01, supervised_scaling=RandomScaling(strength=strength, knots=10))
 
 
-def taught_sizes(steps: int = 2000, target: float = 0.5) -> SizeEquilibrium:
+def taught_sizes(steps: int = 1000, target: float = 0.5) -> SizeEquilibrium:
     """Return the size equilibrium for segmentation, whose size network learns from the training masks.
 
     It magnifies the things that are smaller than ``target`` and makes none smaller, except to make room.
