@@ -2,23 +2,33 @@
 
 python -m benchmarks.photograph_canonicalizer train --data TRAIN --boxes CSV --trunk FILE --out FOLDER
 python -m benchmarks.photograph_canonicalizer score --data VAL --boxes CSV
+python -m benchmarks.photograph_canonicalizer speed --device cuda
 
-DIR holds photographs in folders, CSV the columns image,left,top,right,bottom in fractions of the photograph named
+TRAIN holds photographs in folders, CSV the columns image,left,top,right,bottom in fractions of the photograph named
 image, FILE timm's weights of tf_efficientnet_lite0. FOLDER gets photographs.json and photographs.safetensors; copied to
 src/localscale/canonicalizer, they are what the package ships.
 """
 
 import argparse
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
+import timm
 import torch
 from safetensors.torch import load_file
 
+import localscale as ls
+from benchmarks.measurement import median_milliseconds
 from benchmarks.photograph_data import Photographs, read_boxes, read_cutouts, read_pets, read_photographs
 from benchmarks.photograph_training import NAME, Settings, build, score, train, write
 from benchmarks.photograph_trunk import read_weights
 from localscale.canonicalizer.shipped import HERE
+from localscale.canonicalizer.trunks import shrink_look
+from localscale.conventions import resize
 from localscale.errors import LocalScaleError
+
+QUEUE = 5  # calls between two synchronisations
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,11 +60,15 @@ def main(arguments: list[str] | None = None) -> None:
     measure.add_argument("--data", type=Path, required=True, help="folder of photographs")
     measure.add_argument("--boxes", type=Path, required=True, help="CSV file of their boxes")
     measure.add_argument("--weights", type=Path, default=HERE, help="folder that train wrote (default: the package)")
-    for each in (learn, measure):
+    speed = steps.add_parser("speed", help="print what the canonicalizer costs before a backbone, in half precision")
+    speed.add_argument("--backbone", default="vit_base_patch16_224", help="any model of timm (default: %(default)s)")
+    speed.add_argument("--batch", type=int, default=128, help="images (default: %(default)s)")
+    speed.add_argument("--repeats", type=int, default=30, help="timed calls (default: %(default)s)")
+    for each in (learn, measure, speed):
         each.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     given = parser.parse_args(arguments)
     try:
-        _train(given) if given.step == "train" else _score(given)
+        {"train": _train, "score": _score, "speed": _speed}[given.step](given)
     except LocalScaleError as error:
         parser.exit(1, f"error: {error}\n")
 
@@ -88,6 +102,47 @@ def _train(given: argparse.Namespace) -> None:
 
 def _score(given: argparse.Namespace) -> None:
     _print_scores(given, given.weights, read_photographs(given.data, read_boxes(given.boxes)))
+
+
+@torch.no_grad()
+def _speed(given: argparse.Namespace) -> None:
+    """Print the times of the base model, of its parts in front, and of all together, on images of noise."""
+    base = timm.create_model(given.backbone).eval().to(given.device, torch.bfloat16)
+    model = ls.adapt(base, "photographs").eval()
+    canonicalizer = model.size_canonicalizer()
+    trunk, side = canonicalizer.network.trunk, canonicalizer.network.settings.resolution_for(3)
+    assert model.source_size is not None
+    shapes: dict[str, tuple[int, int]] = {
+        "large": model.source_size,
+        "small": model.input_size[1:],
+        "look": (side, side),
+    }
+    images = {
+        name: torch.randn(given.batch, 3, *size, device=given.device, dtype=torch.bfloat16)
+        for name, size in shapes.items()
+    }
+    m = canonicalizer(images["large"]).map
+    parts: dict[str, Callable[[], object]] = {
+        "base model, small images": lambda: model.base(images["small"]),
+        "look": lambda: shrink_look(images["large"], (side, side), torch.bfloat16),
+        "trunk and head": lambda: trunk(images["look"]),
+        "canonicalizer": lambda: canonicalizer(images["large"]),
+        "canonicalizer, small images": lambda: canonicalizer(images["small"]),
+        "resizing large images": lambda: resize(images["large"], *shapes["small"]),
+        "canonical form of large images": lambda: ls.unscale(images["large"], m, size=shapes["small"]),
+        "adapted model, large images": lambda: model(images["large"]),
+        "adapted model, small images": lambda: model(images["small"]),
+    }
+    for name, call in parts.items():
+        several = functools.partial(_repeat, call)  # the host launches a call while the device works on another
+        print(
+            f"{median_milliseconds(several, given.device, repeats=given.repeats) / QUEUE:9.3f} ms  {name}", flush=True
+        )
+
+
+def _repeat(call: Callable[[], object]) -> None:
+    for _ in range(QUEUE):
+        call()
 
 
 def _print_scores(given: argparse.Namespace, folder: Path, photographs: Photographs) -> None:
