@@ -124,8 +124,8 @@ def _speed(given: argparse.Namespace) -> None:
     m = canonicalizer(images["large"]).map
     parts: dict[str, Callable[[], object]] = {
         "base model, small images": lambda: model.base(images["small"]),
-        "look": lambda: shrink_look(images["large"], (side, side), torch.bfloat16),
-        "trunk and head": lambda: trunk(images["look"]),
+        "look": lambda: shrink_look(images["large"], (side, side), torch.float16),
+        "trunk and head": lambda: trunk(images["look"].half()),
         "canonicalizer": lambda: canonicalizer(images["large"]),
         "canonicalizer, small images": lambda: canonicalizer(images["small"]),
         "resizing large images": lambda: resize(images["large"], *shapes["small"]),
