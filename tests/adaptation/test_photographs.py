@@ -16,6 +16,11 @@ from localscale.conventions import resize
 from localscale.errors import ConfigError, SiteError
 
 
+@pytest.fixture(autouse=True)
+def same_noise() -> None:
+    torch.manual_seed(0)
+
+
 def small_base(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     return timm.create_model("resnet10t", num_classes=5, pretrained_cfg_overlay={"input_size": (3, 224, 224)}).eval()
@@ -177,26 +182,43 @@ def test_averaged_answers_of_what_is_no_classifier_are_refused():
         ls.DECConfig(mode="averaged", sites=("input", "layer1"))
 
 
-@pytest.mark.parametrize("mode", ["invariant", pytest.param("averaged", marks=pytest.mark.slow)])
-def test_saved_and_loaded_and_exported(tmp_path, mode: str):
-    images = torch.randn(2, 3, 448, 448).cumsum(2) / 20
+@pytest.mark.parametrize("mode", ["invariant", "averaged"])
+def test_saved_and_loaded(tmp_path, mode: str):
+    images = torch.randn(2, 3, 224, 224).cumsum(2) / 20
     model = adapt(small_base(), "photographs", mode=mode).eval()
     expected = answer(model, images)
     model.save_pretrained(tmp_path)
     again = ls.AdaptedModel.from_pretrained(tmp_path, small_base()).eval()
     assert torch.equal(answer(again, images), expected)
-    program = torch.export.export(again, (images,))
-    torch.testing.assert_close(program.module()(images), expected, atol=1e-5, rtol=1e-5)
+    assert again.source_size == (448, 448)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_gives_nearly_the_same_maps(dtype: torch.dtype):
-    images = F.interpolate(torch.randn(1, 3, 9, 9), (448, 448), mode="bicubic")
+@pytest.mark.parametrize("mode", ["invariant", "averaged"])
+def test_it_compiles_into_one_graph(mode: str):
+    images = torch.randn(2, 3, 96, 96).cumsum(2) / 20
+    model = adapt(small_base(), "photographs", mode=mode, input_size=(3, 64, 64)).eval()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(answer(compiled, images), answer(model, images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["invariant", "averaged"])
+def test_exported(mode: str):
+    images = torch.randn(2, 3, 448, 448).cumsum(2) / 20
+    model = adapt(small_base(), "photographs", mode=mode).eval()
+    program = torch.export.export(model, (images,), dynamic_shapes=(({0: torch.export.Dim("batch")},),))
+    images = torch.randn(3, 3, 448, 448).cumsum(2) / 20
+    torch.testing.assert_close(program.module()(images), answer(model, images), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.02), (torch.float16, 1e-3)])
+def test_half_precision_gives_nearly_the_same_maps(dtype: torch.dtype, most: float):
     model = adapt(small_base(), "photographs").eval()
+    images = model.preprocessing.transform()(photograph((448, 448), (0.2, 0.3, 0.5, 0.6)))[None]
     exact = answer(model, images, return_report=True)[1]["input"].map.displacements
+    with torch.autocast("cpu", dtype):
+        mixed = answer(model, images, return_report=True)[1]["input"].map.displacements
     half = answer(model.to(dtype), images.to(dtype), return_report=True)[1]["input"].map.displacements
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half, exact, atol=0.01, rtol=0)
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = answer(adapt(small_base(), "photographs").eval(), images, return_report=True)[1]["input"].map
-    torch.testing.assert_close(mixed.displacements, exact, atol=0.01, rtol=0)
+    assert half.dtype == mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, exact, atol=1e-3, rtol=0)
+    torch.testing.assert_close(half, exact, atol=most, rtol=0)  # the weights are rounded, too
