@@ -15,8 +15,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from localscale.kernels import equilibrium, mixing, next_map, next_map_gradients, trunk, warp, warp_to_size, weight_layout
-from localscale.kernels import working_copy
+from localscale.kernels import equilibrium, mixing, next_map, next_map_gradients, warp, warp_to_size, weight_layout
 
 def build(function, pointers, constants, capability=90, even=(), **options):
     names = function.arg_names
@@ -104,14 +103,6 @@ for kind in ("*fp16", "*fp32"):
         needs = build(equilibrium._second_layer, kinds, chosen, 86, num_warps=warps)
         assert needs <= 99 * 1024, "more memory than smaller GPUs have"
 chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}
-layer = {"x": "*bf16", "weight": "*fp32", "bias": "*fp32", "residual": "*bf16", "out": "*bf16"}
-for deep, across, residual in ((16, 128, False), (64, 32, True)):
-    blocks = {"BOUNDED": not residual, "RESIDUAL": residual, "PIXELS": trunk.PIXELS, "BEFORE": deep, "AFTER": across}
-    needs = build(trunk._pointwise, layer, blocks, 86, num_warps=trunk.WARPS)
-    assert needs <= 99 * 1024, "more memory than smaller GPUs have"
-for kernel, stride in ((3, 1), (5, 2)):
-    blocks = {"KERNEL": kernel, "STRIDE": stride, "ROWS": trunk.TILE[0], "COLUMNS": trunk.TILE[1]}
-    build(trunk._depthwise, layer, blocks | {"ACROSS": trunk.ACROSS}, num_warps=trunk.WARPS)
 build(equilibrium._advance, pointers | numbers | state, chosen, num_warps=1)
 """
 

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from localscale import kernels
 from localscale.conventions import compute_dtype, coordinates, resize_matrix
 
 __all__ = ["TRUNKS", "EfficientNetLite0", "FoldedConvolution", "shrink_look"]
@@ -19,7 +18,6 @@ __all__ = ["TRUNKS", "EfficientNetLite0", "FoldedConvolution", "shrink_look"]
 COLOURS = 3
 SPACING = 16  # pixels of a look per cell of the last features
 PLACES = 1.4  # estimates per cell along an axis, so that corners lie on corners without losing detail
-MATRIX = 16  # smallest side of a matrix product in a kernel
 SURE, SIZE = -1.0, -0.6  # estimates before training: the logit of a weight, and an absolute log size
 STAGES = (  # kernel, stride, expansion, channels, blocks
     (3, 1, 1, 16, 1),
@@ -44,41 +42,15 @@ class FoldedConvolution(nn.Conv2d):
         super().__init__(before, after, kernel, stride=stride, groups=groups)
         self.linear = linear
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         assert self.bias is not None
-        if self._has_kernel(x):
-            return self._run_kernel(x, residual)
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         (top, first), (left, begin) = (self._padding(side) for side in x.shape[-2:])
         y = F.conv2d(x, weight, bias, self.stride, (top, left), groups=self.groups)
         if first or begin:
             rows, columns = (-(-side // self.stride[0]) for side in x.shape[-2:])
             y = y[:, :, first : first + rows, begin : begin + columns]
-        y = y if residual is None else y + residual
         return y if self.linear else F.relu6(y)
-
-    def _has_kernel(self, x: Tensor) -> bool:
-        """Return whether a kernel can apply this layer to ``x``: without gradients, and in half precision."""
-        pointwise = self.kernel_size[0] == 1 and self.in_channels >= MATRIX and self.out_channels >= MATRIX
-        depthwise = self.groups == self.in_channels and not self.linear
-        if not (pointwise or depthwise) or x.dtype not in (torch.float16, torch.bfloat16):
-            return False
-        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
-            return False
-        if not kernels.available(x) or not kernels.can_launch_directly(x):
-            return False
-        from localscale.kernels.trunk import LARGEST
-
-        return x.is_contiguous(memory_format=torch.channels_last) and 0 < x.numel() < LARGEST // (1 + 6 * pointwise)
-
-    def _run_kernel(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        from localscale.kernels.trunk import bounded_depthwise, bounded_pointwise
-
-        assert self.bias is not None
-        if self.kernel_size[0] == 1:
-            return bounded_pointwise(x, self.weight, self.bias, residual, bounded=not self.linear)
-        top, left = (self._missing(side) // 2 for side in x.shape[-2:])
-        return bounded_depthwise(x, self.weight, self.bias, self.stride[0], (top, left))
 
     def _padding(self, side: int) -> tuple[int, int]:
         """Return the padding of both ends of a side, and the first output to keep.
@@ -86,14 +58,10 @@ class FoldedConvolution(nn.Conv2d):
         The padding is equal at both ends, because padding one end more would copy the input. Where that is one pixel
         too many at the beginning, one stride more is padded, and the first output is dropped.
         """
-        total = self._missing(side)
-        before = total // 2
-        return (before, 0) if 2 * before == total else (before + self.stride[0], 1)
-
-    def _missing(self, side: int) -> int:
-        """Return the number of pixels by which a side must be padded."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        return max((-(-side // stride) - 1) * stride + kernel - side, 0)
+        total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+        before = total // 2
+        return (before, 0) if 2 * before == total else (before + stride, 1)
 
 
 class _InvertedResidual(nn.Sequential):
@@ -107,11 +75,8 @@ class _InvertedResidual(nn.Sequential):
         self.residual = stride == 1 and before == after
 
     def forward(self, x: Tensor) -> Tensor:
-        *layers, last = self
-        y = x
-        for layer in layers:
-            y = layer(y)
-        return last(y, x if self.residual else None)
+        y = super().forward(x)
+        return y + x if self.residual else y
 
 
 class EfficientNetLite0(nn.Module):
