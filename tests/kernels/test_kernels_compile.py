@@ -16,6 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from localscale.kernels import equilibrium, mixing, next_map, next_map_gradients, warp, warp_to_size, weight_layout
+from localscale.kernels import working_copy
 
 def build(function, pointers, constants, capability=90, even=(), **options):
     names = function.arg_names
