@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import localscale as ls
 from localscale import Preprocessing, adapt
 from localscale.canonicalizer import shipped
-from localscale.conventions import resize
+from localscale.conventions import resize_cubic
 from localscale.errors import ConfigError, SiteError
 
 
@@ -89,7 +89,7 @@ def test_a_small_thing_grows_and_a_large_one_stays():
 
 def test_where_nothing_is_found_the_answer_is_the_bases():
     base, images = small_base(), torch.randn(2, 3, 300, 448)
-    expected = answer(base, resize(images, 224, 224))
+    expected = answer(base, resize_cubic(images, 224, 224))
     model = find_nothing(adapt(base, "photographs").eval())
     found, report = answer(model, images, return_report=True)
     assert torch.equal(found, expected)
@@ -152,7 +152,7 @@ def test_names_that_are_not_shipped_are_refused(tmp_path):
 
 def test_averaged_answers_by_hand():
     base, images = small_base(), torch.randn(3, 3, 448, 448).cumsum(3) / 20
-    own = answer(base, resize(images, 224, 224))
+    own = answer(base, resize_cubic(images, 224, 224))
     canonical = answer(adapt(small_base(), "photographs").eval(), images)
     model = adapt(base, "photographs", mode="averaged").eval()
     found, report = answer(model, images, return_report=True)

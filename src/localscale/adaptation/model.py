@@ -28,7 +28,7 @@ from localscale.canonicalizer import INPUT, Canonicalizer, DECConfig, Site, Site
 from localscale.canonicalizer.shipped import SHIPPED, load_shipped, shipped_config
 from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.canonicalizer.things import IGNORED
-from localscale.conventions import compute_dtype, resize
+from localscale.conventions import compute_dtype, resize_cubic
 from localscale.errors import ConfigError, SiteError
 from localscale.maps.base import Map
 from localscale.maps.build import identity_map
@@ -256,7 +256,7 @@ class AdaptedModel(SavedModel):
                 "expected a tensor (batch, channels, height, width)"
             )
         size = canonical_size(self) or (images.shape[-2], images.shape[-1])
-        args, kwargs = replace_feature(args, kwargs, key, resize(images, *size))
+        args, kwargs = replace_feature(args, kwargs, key, resize_cubic(images, *size))
         return call_base(self.base, args, kwargs, size, self.input_size[1:])
 
     def _input_map(self, current: Pass) -> Map:

@@ -127,7 +127,7 @@ SIZES = Row(
 )
 SIZES_SHIPPED = Row(
     "Photograph canonicalizer, held still",
-    "Put the canonicalizer that comes with the package before the backbone, then train on canonical forms.",
+    "Train on the canonical forms of the shipped canonicalizer.",
     SizeEquilibrium(shipped="photographs", learning_steps=0),
     budget="both",
 )

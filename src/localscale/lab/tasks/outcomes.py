@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
-import safetensors.torch
 import torch
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from localscale.errors import CheckpointError
@@ -40,7 +40,7 @@ class Outcomes:
         """Write one safetensors file atomically: N · (V + 4) bytes and a header."""
         tensors = {"right": self.right, "invariance_error": self.invariance_error}
         tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-        write_whole(path, safetensors.torch.save(tensors, {"images": self.images}))
+        write_whole(path, serialize(tensors, {"images": self.images}))
 
     @classmethod
     def read(cls, path: Path) -> Outcomes:
