@@ -235,6 +235,8 @@ class Reproduce:
                 print(f"{'done ' if cell.finished() else 'to do'} {cell.command_line()}")
             return
         failed = reproduce(cells, Execution(self.jobs, self.engine, self.address, self.gpus_per_run), progress=True)
+        if failed and not any(cell.finished() for cell in cells):
+            raise TrainingError("\n".join([f"no run of {self.table} is finished; these failed:", *failed]))
         command = f"localscale {' '.join(sys.argv[1:])}" if len(sys.argv) > 2 else self.table
         target = self.results / f"{self.table.replace('-', '_')}.json"
         write_whole(target, json.dumps(collect(self.table, cells, command), indent=2) + "\n")

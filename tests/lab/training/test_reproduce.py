@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from localscale.cli import main
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
 from localscale.lab.recipes.recipe import to_dict
@@ -203,3 +204,9 @@ def test_the_message_of_a_failed_run_is_shown(tmp_path):
 def test_nothing_finished_is_nothing_to_write(tmp_path):
     with pytest.raises(ConfigError, match="no run of mnist-tiny is finished"):
         collect("mnist-tiny", plan("mnist-tiny", seeds=1, out=tmp_path), "a command")
+
+
+def test_the_errors_of_runs_are_shown_when_none_is_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr("localscale.lab.training.reproduce.reproduce", lambda *_, **__: ["runs/a: exit status 1"])
+    with pytest.raises(SystemExit, match=r"no run of mnist-tiny is finished; these failed:\s+runs/a: exit status 1"):
+        main(["reproduce", "mnist-tiny", "--seeds", "1", "--out", str(tmp_path), "--results", str(tmp_path)])
