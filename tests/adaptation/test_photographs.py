@@ -222,3 +222,11 @@ def test_half_precision_gives_nearly_the_same_maps(dtype: torch.dtype, most: flo
     assert half.dtype == mixed.dtype == torch.float32
     torch.testing.assert_close(mixed, exact, atol=1e-3, rtol=0)
     torch.testing.assert_close(half, exact, atol=most, rtol=0)  # the weights are rounded, too
+
+
+@pytest.mark.parametrize("colour", [0.0, 0.5, 1.0])
+def test_an_image_of_one_colour_shows_nothing(colour: float):
+    base, images = small_base(), torch.full((1, 3, 448, 448), colour)
+    found, report = answer(adapt(base, "photographs").eval(), images, return_report=True)
+    assert not report["input"].map.displacements.any()
+    assert torch.equal(found, answer(base, resize_cubic(images, 224, 224)))

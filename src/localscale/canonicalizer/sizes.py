@@ -28,6 +28,7 @@ __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
 LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
 TRUNK_SIDE = 160  # default resolution with a trunk, in pixels
+FLAT = 0.05  # contrast of a look, in units of the image's values, below which it shows nothing
 HALF_STRENGTH = 0.05  # mean edge strength, in units of the image's values, whose weight is ½
 
 
@@ -215,7 +216,10 @@ class SizeEstimator(nn.Module):
     def sizes(self, looks: Tensor) -> tuple[Tensor, Tensor]:
         """Return log sizes and weights, both ``(B, h′, w′)``; their corners lie on the corners of the looks."""
         size, weight = self.estimates(looks)
-        return size, self.above_sure(torch.sigmoid(weight) if self.settings.weight == "learned" else weight)
+        if self.settings.weight == "learned":
+            contrast = looks.amax(dim=(1, 2, 3)) - looks.amin(dim=(1, 2, 3))
+            weight = torch.sigmoid(weight) * (contrast > FLAT).to(weight.dtype)[:, None, None]
+        return size, self.above_sure(weight)
 
     def estimates(self, looks: Tensor) -> tuple[Tensor, Tensor]:
         """Return log sizes and, if weights are learned, their logits; otherwise the weights as they are."""
