@@ -13,9 +13,11 @@ FAST = ("your_own_site.py",)  # test_dec_in_one_file.py runs the parts of the ot
 PETS = SHARED / "pets"
 WEIGHTS = SHARED / "weights" / "deit_tiny_patch16_224.safetensors"
 ARGUMENTS = {  # to use real photographs
+    "canonical_photographs.py": (PETS / "test",),
     "classify_photographs.py": ("--folder", PETS, "--weights", WEIGHTS),
     "segment_photographs.py": (PETS,),
 }
+NEED_PETS = ("canonical_photographs.py", "classify_photographs.py")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ ARGUMENTS = {  # to use real photographs
     [pytest.param(path, marks=() if path.name in FAST else pytest.mark.slow, id=path.name) for path in EXAMPLES],
 )
 def test_example_runs(example: Path, tmp_path: Path):
-    if example.name == "classify_photographs.py" and not PETS.is_dir():
+    if example.name in NEED_PETS and not PETS.is_dir():
         pytest.skip(f"{PETS} is absent: {example.name} needs photographs of Oxford-IIIT Pets")
     arguments = [str(each) for each in ARGUMENTS.get(example.name, ())] if PETS.is_dir() else []
     environment = os.environ | {"OUT": str(tmp_path), "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
