@@ -122,7 +122,9 @@ class PerScale:
 
 @dataclass(frozen=True)
 class Probability:
-    """Probability of the correct class against local scale, one line per run: mean and deviation over images."""
+    """Probability of the correct class against local scale, one line per run: mean and deviation over images.
+
+    With --image it is the probability of one class against the scale of a marked part of that image."""
 
     runs: tuple[str, ...]
     """Finished runs as NAME=FOLDER: control=runs/mnist-deit_tiny-aug_long/seed0 DEC=…"""
@@ -132,12 +134,23 @@ class Probability:
     """Sizes of the digits, for MNIST only; 0.4 to 3 by default. ImageNet has the scales of its dataset."""
     data: Path | None = None
     """Folder of the test images, if it differs from data.root or data.test-root of the recipes."""
+    image: Path | None = None
+    """Image file to use instead of test images; leave --scales and --data out then, and --images has no effect."""
+    box: tuple[float, float, float, float] | None = None
+    """The part of --image that is scaled: left, top, right, bottom, as fractions of the image that the model sees;
+    0.3 0.3 0.7 0.7 by default."""
+    label: int | None = None
+    """Number of the class, with --image; by default the answer of the first run at scale 1."""
     quiet: bool = False
     """Show no progress bars."""
     out: Path = Path("probability.png")
     """File to write: .png, .pdf or .svg."""
 
     def run(self) -> None:
+        if self.image is not None:
+            return self._draw_image(self.image)
+        if self.box is not None or self.label is not None:
+            raise ConfigError("--box and --label are for one image; name it with --image, or leave them out")
         from localscale.lab.pictures import draw_per_scale
         from localscale.lab.pictures.probability import run_probabilities
 
@@ -152,6 +165,18 @@ class Probability:
                     f"{folder} has the scales {found}, the runs before it {scales}; draw them in separate figures"
                 )
         save(draw_per_scale(scales or [], lines, ylabel="probability of the correct class"), self.out)
+
+    def _draw_image(self, image: Path) -> None:
+        from localscale.lab.pages.app.comparison import compare_runs
+        from localscale.lab.pages.app.scaling import box_between
+        from localscale.lab.pictures.curves import draw_part
+
+        if self.scales or self.data is not None:
+            raise ConfigError("--scales and --data are for test images; leave them out with --image")
+        box = None if self.box is None else box_between(self.box[:2], self.box[2:])
+        found = compare_runs(named_runs(self.runs), image, box=box, label=self.label)
+        ylabel = f"probability of {found.name}"
+        save(draw_part(found.image, found.box.edges, found.factors, found.lines, ylabel=ylabel), self.out)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ from torch import Tensor
 from localscale.errors import ConfigError, DataError, ShapeError, near_misses
 from localscale.files import read_whole
 from localscale.lab.pictures.files import new_figure
-from localscale.lab.pictures.palette import BLUE, GREEN, GREY, PURPLE, SERIES, SKY, VERMILION
+from localscale.lab.pictures.palette import BLUE, GREEN, GREY, INK, PURPLE, SERIES, SKY, VERMILION, YELLOW
 
-__all__ = ["draw_per_scale", "draw_residuals", "read_per_scale"]
+__all__ = ["draw_part", "draw_per_scale", "draw_residuals", "read_per_scale"]
 
 COLOURS = (GREY, VERMILION, BLUE, GREEN, PURPLE, SKY)  # the first row of a table is the baseline
 MARKERS = "os^Dv"  # distinguish lines in greyscale prints, and lines of one colour
+PART_TICKS = (0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 2.5)
 LEAST = 1e-8  # a residual of 0 has no place on a logarithmic axis
 
 
@@ -78,6 +79,46 @@ def draw_per_scale(scales: list[float] | list[str], answers: dict[str, Tensor], 
     return figure
 
 
+def draw_part(
+    image: Tensor,
+    box: tuple[float, float, float, float],
+    factors: list[float],
+    lines: dict[str, list[float]],
+    *,
+    ylabel: str,
+) -> Any:
+    """Return a figure of an image with one part marked, and values against the scale of that part, one line per model.
+
+    Args:
+        image: ``(3, H, W)`` in [0,1].
+        box: left, top, right and bottom of the part, as fractions of the image.
+        factors: the scales of the part; 1 is the image as it is.
+        lines: by the model's name, one value per factor.
+        ylabel: the name of the values.
+
+    >>> len(draw_part(torch.rand(3, 8, 8), (0.2, 0.2, 0.8, 0.8), [0.5, 1.0], {"base": [0.1, 0.9]}, ylabel="p").axes)
+    2
+    """
+    figure, axes = new_figure(1, 2, width=5.4, height=2.3)
+    shown, axis = axes[0]
+    left, top, right, bottom = box
+    shown.imshow(image.movedim(0, 2).clamp(0, 1).numpy(), extent=(0, 1, 1, 0))
+    for colour, width in ((INK, 2.2), (YELLOW, 1.2)):  # to be seen on dark and on bright images
+        shown.plot((left, right, right, left, left), (top, top, bottom, bottom, top), color=colour, linewidth=width)
+    shown.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
+    styles = zip(itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False)
+    for (name, values), (colour, marker) in zip(lines.items(), styles, strict=False):
+        axis.plot(factors, values, marker=marker, markersize=3, color=colour, label=name)
+    axis.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+    axis.set(xscale="log", ylim=(-0.02, 1.02))
+    ticks = [factor for factor in PART_TICKS if min(factors) <= factor <= max(factors)]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    _label(axis, "scale of the marked part", ylabel)
+    axis.legend(fontsize=6, frameon=False)
+    return figure
+
+
 def draw_residuals(residuals: dict[str, Tensor], *, tolerance: float, max_steps: int | None = None) -> Any:
     """Return a figure of the relative residual at each solver step: median and 10th to 90th percentile of images.
 
@@ -110,8 +151,12 @@ def draw_residuals(residuals: dict[str, Tensor], *, tolerance: float, max_steps:
 def _new_axis(xlabel: str, ylabel: str) -> tuple[Any, Any]:
     figure, axes = new_figure(1, 1, width=3.3, height=2.3)
     axis = axes[0][0]
+    _label(axis, xlabel, ylabel)
+    return figure, axis
+
+
+def _label(axis: Any, xlabel: str, ylabel: str) -> None:
     axis.set_xlabel(xlabel, fontsize=7)
     axis.set_ylabel(ylabel, fontsize=7)
     axis.tick_params(labelsize=7)
     axis.spines[["top", "right"]].set_visible(False)
-    return figure, axis

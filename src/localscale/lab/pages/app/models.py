@@ -23,7 +23,7 @@ from localscale.lab.runs.finished import FinishedRun, check_control, read_run
 from localscale.lab.runs.names import names_of_imagenet, names_of_run
 from localscale.lab.tasks.mnist import MNISTData
 
-__all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "shipped"]
+__all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "open_run", "shipped"]
 
 SMALL = "small"
 SHIPPED = Path(__file__).with_name("small")  # runs "model" and "control"
@@ -97,10 +97,10 @@ def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm
             raise CheckpointError(
                 f"the small model is not in {SHIPPED}; name the folder of a finished run or a timm model instead"
             )
-        return _open_run(name, SHIPPED / "model", control or SHIPPED / "control")
+        return open_run(SHIPPED / "model", name=name, control=control or SHIPPED / "control")
     folder = Path(name).expanduser()
     if folder.exists() or name.startswith((".", "~")) or os.sep in name:
-        return _open_run(name, folder, control)
+        return open_run(folder, name=name, control=control)
     if control is not None:
         raise ConfigError(f"{name} is a timm model, which needs no control; leave --control out, or name a run")
     return _open_timm(name, pretrained)
@@ -132,11 +132,12 @@ class Models:
             return self._others[name]
 
 
-def _open_run(name: str, folder: Path, control: Path | None) -> Pair:
+def open_run(folder: Path, *, name: str, control: Path | None = None) -> Pair:
+    """Load the finished run in ``folder``, which must classify, as the pair called ``name``."""
     run = read_run(folder)
     data = run.recipe.loaded_data
     if data.dense:
-        raise CheckpointError(f"the run in {folder} is a segmentation model; the app shows classifiers only")
+        raise CheckpointError(f"the run in {folder} segments; expected a run that classifies")
     model, other = run.load_model(), None
     notes = [_trained(run, model)]
     if control is not None:

@@ -28,6 +28,7 @@ __all__ = [
     "mark_part",
     "predict",
     "scale_part",
+    "trace_curve",
     "view_example",
 ]
 
@@ -145,12 +146,12 @@ def view_example(pair: Pair, example: Example) -> View:
     image = pair.prepare(example.image)
     known = example.label if pair.reads_digits else None
     label = int(predict(pair, image).model[0].argmax()) if known is None else known
-    return View(example, pair.name, image, _trace_curve(pair, image, example.box, label), known is not None)
+    return View(example, pair.name, image, trace_curve(pair, image, example.box, label), known is not None)
 
 
 def mark_part(pair: Pair, view: View, box: Box) -> View:
     """Return the view of the same image with another part marked."""
-    curve = _trace_curve(pair, view.input, box, view.curve.label)
+    curve = trace_curve(pair, view.input, box, view.curve.label)
     return replace(view, example=replace(view.example, box=box), curve=curve)
 
 
@@ -172,7 +173,7 @@ def scale_part(pair: Pair, view: View, factor: float) -> ScaledView:
     return ScaledView(image, Box(left, top, right, bottom), factor, fits, predictions, canonical)
 
 
-def _trace_curve(pair: Pair, image: Tensor, box: Box, label: int) -> Curve:
+def trace_curve(pair: Pair, image: Tensor, box: Box, label: int) -> Curve:
     """Scale the box of ``image`` ``(1, 3, H, W)`` by each factor in turn and record the probability of ``label``."""
     factors = factors_to_try(box, CURVE_POINTS)
     model: list[float] = []
