@@ -230,3 +230,11 @@ def test_an_image_of_one_colour_shows_nothing(colour: float):
     found, report = answer(adapt(base, "photographs").eval(), images, return_report=True)
     assert not report["input"].map.displacements.any()
     assert torch.equal(found, answer(base, resize_cubic(images, 224, 224)))
+
+
+def test_the_reported_sizes_are_those_that_the_map_was_made_from():
+    model = adapt(small_base(), "photographs").eval()
+    images = model.preprocessing.transform()(photograph((448, 448), (0.35, 0.4, 0.6, 0.65)))[None]
+    report = answer(model, images, return_report=True)[1]["input"]
+    network = model.size_canonicalizer().network
+    torch.testing.assert_close(report.map.displacements, network._correct(*report.sizes_before).displacements)

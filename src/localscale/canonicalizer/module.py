@@ -36,6 +36,7 @@ from localscale.errors import ConfigError, ShapeError
 from localscale.maps.base import FamilyMap, Map
 from localscale.maps.build import family_of, identity_map
 from localscale.maps.grid import GridMap
+from localscale.warp import unscale
 
 __all__ = ["Canonicalizer", "SiteReport"]
 
@@ -131,7 +132,7 @@ class Canonicalizer(nn.Module):
         value = torch.where((residual < torch.inf)[:, None, None, None], found.displacements, 0.0).flatten(1)
         residual, steps = residual.detach(), torch.ones_like(residual, dtype=torch.long)
         estimate = Estimate(value, value, residual, steps, residual <= self.solver.tolerance)
-        return self._report(estimate, functools.partial(_sizes_in, self.network, features, size))
+        return self._report(estimate, functools.partial(_sizes_once, self.network, features, size, dtype))
 
     def _needs_gradient(self, features: Tensor) -> bool:
         asked = features.requires_grad or any(parameter.requires_grad for parameter in self.network.parameters())
@@ -272,6 +273,13 @@ class _Evaluation:
 def _sizes_in(network: SizeEstimator, source: Tensor, size: tuple[int, int], m: Map) -> tuple[Tensor, Tensor]:
     """Return log sizes and weights in the looks of ``size`` at ``source`` through ``m``."""
     return network.sizes(Looks(pyramid(source.to(compute_dtype(source.dtype)), size), size)(m))
+
+
+def _sizes_once(
+    network: SizeEstimator, features: Tensor, size: tuple[int, int], dtype: torch.dtype, m: Map
+) -> tuple[Tensor, Tensor]:
+    """Return log sizes and weights as a network with a trunk sees them, in ``features`` scaled back by ``m``."""
+    return network.sizes(shrink_look(unscale(features, m), size, dtype))
 
 
 def _product_dtype(features: Tensor, learning: bool) -> torch.dtype:
