@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks import core, data, photographs, speed, training
+from benchmarks import core, data, faults, photographs, speed, training
 from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.errors import near_misses
@@ -26,6 +26,7 @@ SUITES: dict[str, Any] = {
     "training": training,
     "speed": speed,
     "photographs": photographs,
+    "faults": faults,
 }
 
 
@@ -38,14 +39,20 @@ def main() -> None:
         "--only", nargs="+", metavar="TABLE", help="measure only these tables, named by their functions"
     )
     parser.add_argument(
-        "--json", type=Path, help="file to write (default: results/SUITE_DEVICE.json, or results/photographs.json)"
+        "--json",
+        type=Path,
+        help="file to write (default: results/SUITE_DEVICE.json, or results/SUITE.json for photographs and faults)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="use small sizes, to see that everything runs; the numbers mean nothing"
     )
     parser.add_argument("--render", action="store_true", help="only render results/*.json to docs/results.md")
     photographs.add_options(parser)
+    faults.add_options(parser)
     arguments = parser.parse_args()
+    if arguments.replay:
+        print(faults.replay(arguments.replay))
+        return
     if arguments.only and arguments.json is None:
         parser.error(
             "--only needs --json FILE, so that the results of a part do not overwrite those of the whole suite"
@@ -56,13 +63,13 @@ def main() -> None:
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit(f"--device {arguments.device}: this PyTorch sees no CUDA device; use --device cpu")
     suite = SUITES[arguments.suite]
-    of_photographs = suite is photographs
-    name = arguments.suite if of_photographs else f"{arguments.suite}_{arguments.device}"
+    has_options = hasattr(suite, "add_options")
+    name = arguments.suite if has_options else f"{arguments.suite}_{arguments.device}"
     target = arguments.json or ROOT / "results" / f"{name}.json"
-    offered = photographs.measurements(arguments) if of_photographs else suite.MEASUREMENTS
+    offered = suite.measurements(arguments) if has_options else suite.MEASUREMENTS
     measurements = _chosen(offered, arguments.only)
     options = [f"--suite {arguments.suite}"] if arguments.suite != "core" else []
-    options += photographs.described(arguments) if of_photographs else []
+    options += suite.described(arguments) if has_options else []
     options += [f"--device {arguments.device}"] + (["--quick"] if arguments.quick else [])
     options += [f"--only {' '.join(arguments.only)}"] if arguments.only else []
     about = {"command": " ".join(["python -m benchmarks", *options]), "device": arguments.device}

@@ -1,0 +1,80 @@
+"""Put faults into everything that can break, at random moments, and count what was lost.
+
+``python -m benchmarks --suite faults --minutes 10`` runs every campaign. ``--replay CAMPAIGN:SEED`` repeats one trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+
+from benchmarks.faults.campaign import Campaign, Tally, run
+from benchmarks.measurement import ResultTable
+from localscale.errors import near_misses
+
+CAMPAIGNS: dict[str, type[Campaign]] = {}
+PACKAGES = ("localscale", "torch", "safetensors", "timm")
+SHORT = 5  # trials of a campaign with --quick
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this suite."""
+    options = parser.add_argument_group("options of --suite faults")
+    options.add_argument("--minutes", type=float, default=10.0, help="time for all campaigns (default: %(default)s)")
+    options.add_argument("--seed", type=int, default=0, help="seed of the first trial (default: %(default)s)")
+    options.add_argument("--replay", metavar="CAMPAIGN:SEED", help="repeat one trial, and write nothing")
+
+
+def described(arguments: argparse.Namespace) -> list[str]:
+    """Return the options that were given, as on the command line."""
+    return [f"--minutes {arguments.minutes:g}"] + ([f"--seed {arguments.seed}"] if arguments.seed else [])
+
+
+def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], ResultTable], ...]:
+    """Return one measurement: the table of all campaigns."""
+
+    def faults(device: str, quick: bool) -> ResultTable:
+        return survived(minutes=arguments.minutes, first=arguments.seed, quick=quick)
+
+    return (faults,)
+
+
+def survived(*, minutes: float, first: int = 0, quick: bool = False) -> ResultTable:
+    """Run every campaign for its share of the time; return how many trials it survived."""
+    campaigns = [kind() for kind in CAMPAIGNS.values()]
+    whole = sum(campaign.share for campaign in campaigns)
+    rows = []
+    for campaign in campaigns:
+        seconds = 60 * minutes * campaign.share / whole
+        tally = run(campaign, itertools.count(first), seconds=seconds, most=SHORT if quick else None)
+        rows.append(_row(campaign, tally))
+    note = (
+        "Each trial draws one fault from its own seed. Failed: something was lost, changed or accepted silently, a "
+        "foreign exception came out, or the trial did not end. `--replay CAMPAIGN:SEED` repeats a failure."
+    )
+    return ResultTable("Fault campaigns", note, rows)
+
+
+def replay(name: str) -> str:
+    """Repeat the trial called ``CAMPAIGN:SEED``; return what it gave as a sentence."""
+    kind, _, seed = name.partition(":")
+    if kind not in CAMPAIGNS or not seed.isdecimal():
+        raise SystemExit(f"--replay {name}: expected CAMPAIGN:SEED; {near_misses(kind, CAMPAIGNS)}")
+    tally = run(CAMPAIGNS[kind](), iter([int(seed)]), seconds=float("inf"))
+    return next(iter(tally.failures.values()), "survived")
+
+
+def _row(campaign: Campaign, tally: Tally) -> dict[str, object]:
+    seeds = ", ".join(f"{campaign.name}:{seed}" for seed in list(tally.failures)[:5])
+    reached = tally.tried >= campaign.goal and not tally.failures
+    return {
+        "campaign": campaign.name,
+        "faults": campaign.about,
+        "tried": tally.tried,
+        "survived": tally.survived,
+        "failed": len(tally.failures),
+        "seeds of failures": seeds or "–",
+        "goal": f"≥ {campaign.goal:,}, 0 failed: {'met' if reached else 'missed'}",
+        "seconds": round(tally.seconds),
+    }
