@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.measurement import ResultTable
 from localscale.files import write_whole
+from localscale.lab.pages.paper import render_paper
 from localscale.lab.pages.results import render_page
 from localscale.machine import machine, versions
 
@@ -24,5 +25,6 @@ def save(target: Path, tables: list[ResultTable], *, command: str, device: str, 
 
 
 def render() -> None:
-    """Render every ``results/*.json`` into ``docs/results.md``."""
+    """Render every ``results/*.json`` into ``docs/results.md`` and ``docs/paper.md``."""
     write_whole(ROOT / "docs" / "results.md", render_page(ROOT / "results"))
+    write_whole(ROOT / "docs" / "paper.md", render_paper(ROOT / "results"))

@@ -26,7 +26,7 @@ COMMANDS = {
         "name the classes of images or of their pixels, and write canonical forms",
     ),
     "reproduce": ("localscale.cli.training:Reproduce", "train every cell of a table and write results/TABLE.json"),
-    "tables": ("localscale.cli.training:Tables", "render results/*.json as docs/results.md"),
+    "tables": ("localscale.cli.training:Tables", "render results/*.json as docs/results.md and docs/paper.md"),
     "figure": ("localscale.cli.figures:Figure", "draw a figure from data, finished runs or results"),
     "report": ("localscale.cli.report:Report", "write one HTML page about a finished run"),
     "app": ("localscale.cli.app:App", "open a page in the browser that scales parts of an image"),

@@ -249,20 +249,22 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Tables:
-    """Render results/*.json as a page of tables, with the paper's figures beside ours."""
+    """Render results/*.json as a page of all tables, and as a page that follows the paper."""
 
     results: Path = Path("results")
     """Folder of the JSON files."""
     out: Path = Path("docs/results.md")
-    """Markdown file to write."""
+    """Markdown file to write; the page that follows the paper is written beside it, as paper.md."""
 
     def run(self) -> None:
+        from localscale.lab.pages.paper import render_paper
         from localscale.lab.pages.results import render_page
 
         if not self.results.is_dir():
             raise ConfigError(f"--results {self.results} is not a folder; name the folder of the JSON files")
-        write_whole(self.out, render_page(self.results))
-        print(self.out)
+        for path, render in ((self.out, render_page), (self.out.with_name("paper.md"), render_paper)):
+            write_whole(path, render(self.results))
+            print(path)
 
 
 def describe_sizes(found: dict[str, Any]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from localscale.files import read_whole
 from localscale.lab.pictures.files import new_figure
 from localscale.lab.pictures.palette import BLUE, GREEN, GREY, INK, PURPLE, SERIES, SKY, VERMILION, YELLOW
 
-__all__ = ["draw_part", "draw_per_scale", "draw_residuals", "read_per_scale"]
+__all__ = ["Part", "draw_parts", "draw_per_scale", "draw_residuals", "mark_box", "read_per_scale"]
 
 COLOURS = (GREY, VERMILION, BLUE, GREEN, PURPLE, SKY)  # the first row of a table is the baseline
 MARKERS = "os^Dv"  # distinguish lines in greyscale prints, and lines of one colour
@@ -79,15 +81,9 @@ def draw_per_scale(scales: list[float] | list[str], answers: dict[str, Tensor], 
     return figure
 
 
-def draw_part(
-    image: Tensor,
-    box: tuple[float, float, float, float],
-    factors: list[float],
-    lines: dict[str, list[float]],
-    *,
-    ylabel: str,
-) -> Any:
-    """Return a figure of an image with one part marked, and values against the scale of that part, one line per model.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """An image of which one part changes its size, and a value of each model at each size.
 
     Args:
         image: ``(3, H, W)`` in [0,1].
@@ -95,28 +91,55 @@ def draw_part(
         factors: the scales of the part; 1 is the image as it is.
         lines: by the model's name, one value per factor.
         ylabel: the name of the values.
-
-    >>> len(draw_part(torch.rand(3, 8, 8), (0.2, 0.2, 0.8, 0.8), [0.5, 1.0], {"base": [0.1, 0.9]}, ylabel="p").axes)
-    2
     """
-    figure, axes = new_figure(1, 2, width=5.4, height=2.3)
-    shown, axis = axes[0]
+
+    image: Tensor
+    box: tuple[float, float, float, float]
+    factors: list[float]
+    lines: dict[str, list[float]]
+    ylabel: str
+
+
+def draw_parts(parts: list[Part]) -> Any:
+    """Return a figure of images with one part marked each, and values against the scale of that part, two to a row.
+
+    >>> part = Part(torch.rand(3, 8, 8), (0.2, 0.2, 0.8, 0.8), [0.5, 1.0], {"base": [0.1, 0.9]}, "probability")
+    >>> len(draw_parts([part, part, part]).axes)
+    6
+    """
+    across = min(len(parts), 2)
+    rows = math.ceil(len(parts) / across)
+    figure, axes = new_figure(rows, 2 * across, width=5.4 * across, height=2.3 * rows)
+    cells = [row[2 * n : 2 * n + 2] for row in axes for n in range(across)]
+    for cell, part in zip(cells, parts, strict=False):
+        _draw_part(cell[0], cell[1], part)
+    for cell in cells[len(parts) :]:
+        for axis in cell:
+            axis.remove()
+    return figure
+
+
+def mark_box(axis: Any, box: tuple[float, float, float, float]) -> None:
+    """Draw the border of a box, in two colours that are seen on dark and on bright images."""
     left, top, right, bottom = box
-    shown.imshow(image.movedim(0, 2).clamp(0, 1).numpy(), extent=(0, 1, 1, 0))
-    for colour, width in ((INK, 2.2), (YELLOW, 1.2)):  # to be seen on dark and on bright images
-        shown.plot((left, right, right, left, left), (top, top, bottom, bottom, top), color=colour, linewidth=width)
+    for colour, width in ((INK, 2.2), (YELLOW, 1.2)):
+        axis.plot((left, right, right, left, left), (top, top, bottom, bottom, top), color=colour, linewidth=width)
+
+
+def _draw_part(shown: Any, axis: Any, part: Part) -> None:
+    shown.imshow(part.image.movedim(0, 2).clamp(0, 1).numpy(), extent=(0, 1, 1, 0))
+    mark_box(shown, part.box)
     shown.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[])
     styles = zip(itertools.cycle(COLOURS), itertools.cycle(MARKERS), strict=False)
-    for (name, values), (colour, marker) in zip(lines.items(), styles, strict=False):
-        axis.plot(factors, values, marker=marker, markersize=3, color=colour, label=name)
+    for (name, values), (colour, marker) in zip(part.lines.items(), styles, strict=False):
+        axis.plot(part.factors, values, marker=marker, markersize=3, color=colour, label=name)
     axis.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
     axis.set(xscale="log", ylim=(-0.02, 1.02))
-    ticks = [factor for factor in PART_TICKS if min(factors) <= factor <= max(factors)]
+    ticks = [factor for factor in PART_TICKS if min(part.factors) <= factor <= max(part.factors)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
-    _label(axis, "scale of the marked part", ylabel)
+    _label(axis, "scale of the marked part", part.ylabel)
     axis.legend(fontsize=6, frameon=False)
-    return figure
 
 
 def draw_residuals(residuals: dict[str, Tensor], *, tolerance: float, max_steps: int | None = None) -> Any:

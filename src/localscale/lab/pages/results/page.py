@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from localscale.lab.pages.results.markdown import render_rows, render_table
 from localscale.lab.pages.results.segmentation import render_segmentation
 from localscale.lab.recipes.tables import TABLES
 
-__all__ = ["render_page"]
+__all__ = ["read_results", "render_page"]
 
 INTRODUCTION = """# Results
 
@@ -38,18 +40,32 @@ RENDERERS = {"classification": render_classification, "segmentation": render_seg
 def render_page(folder: Path) -> str:
     """Return the page as Markdown: one section per result, then the backbones that were never trained."""
     parts = [INTRODUCTION]
-    results = []
+    results = read_results(folder)
+    for name, result in results.items():
+        with _naming(folder / f"{name}.json"):
+            parts += ["", f"## {name}", "", *_section(result)]
+    return "\n".join([*parts, *_never_trained(list(results.values()))]) + "\n"
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the contents of the JSON files in ``folder``, by their names without ``.json``."""
+    results = {}
     for path in sorted(folder.glob("*.json")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            parts += ["", f"## {path.stem}", "", *_section(result)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path} is not a result that can be rendered ({type(error).__name__}: {error}); "
-                "write it again with its command, or move it to another folder"
-            ) from error
-        results.append(result)
-    return "\n".join([*parts, *_never_trained(results)]) + "\n"
+        with _naming(path):
+            results[path.stem] = json.loads(path.read_text(encoding="utf-8"))
+    return results
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in errors about what it holds."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is not a result that can be rendered ({type(error).__name__}: {error}); "
+            "write it again with its command, or move it to another folder"
+        ) from error
 
 
 def _section(result: dict[str, Any]) -> list[str]:

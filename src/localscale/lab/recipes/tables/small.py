@@ -1,0 +1,29 @@
+"""Settings that the tables of small backbones on MNIST share."""
+
+from __future__ import annotations
+
+from localscale.lab.recipes.changes import Changes
+from localscale.lab.recipes.rows import Budget, BudgetName
+
+__all__ = ["SMALL", "SMALL_BUDGETS", "SMALL_DATA", "four_blocks", "solved_in"]
+
+# Small backbones on one GPU: a large batch, and ten thousand test images with four other sizes of each.
+SMALL_DATA = {"test_count": 10_000, "variants": 4, "bracket_count": 5_000}
+SMALL: Changes = {"optimization": {"batch_size": 128, "warmup_epochs": 5.0}, "data": SMALL_DATA}
+SMALL_BUDGETS: dict[BudgetName, Budget] = {
+    "first": Budget(40, 5e-4),
+    "more": Budget(20, 5e-4),
+    "both": Budget(60, 5e-4),
+}
+
+
+def solved_in(looks: int, settling: int, *, blocks: int = 2, learning_steps: int | None = None) -> Changes:
+    """Return the changes to a size equilibrium that looks ``looks`` times, with ``settling`` maps for each look."""
+    network = {"settling": settling, "blocks": blocks}
+    steps = {} if learning_steps is None else {"learning_steps": learning_steps}
+    return {"method": {"config": {"network": network, "solver": {"max_steps": looks}}, **steps}}
+
+
+def four_blocks(looks: int = 6, settling: int = 1) -> Changes:
+    """Return the changes to a size equilibrium of twice as many residual blocks, learned in half as many steps."""
+    return solved_in(looks, settling, blocks=4, learning_steps=1000)
