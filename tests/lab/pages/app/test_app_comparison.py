@@ -75,7 +75,7 @@ def test_bad_input_is_refused_with_a_sentence(folder: Path, picture: Path, scene
     with pytest.raises(CheckpointError, match="expected a run that classifies"):
         compare_runs({"dec": scenes / "dec"}, picture)
     command = ["figure", "probability", "--runs", f"control={folder / 'control'}"]
-    with pytest.raises(SystemExit, match="name it with --image"):
+    with pytest.raises(SystemExit, match="name them with --image"):
         main([*command, "--label", "1"])
     with pytest.raises(SystemExit, match="leave them out with --image"):
         main([*command, "--image", str(picture), "--scales", "1"])

@@ -30,7 +30,7 @@ MAPS, WARP = "tests/maps", "tests/test_warp.py"
 DEFINITIONS = (
     Statement(
         "Sec. 3",
-        "Global scaling R_a[f](x) = f(x/a).",
+        "Global scaling (R_a f)(x) = f(x/a).",
         ("localscale.lab.pictures.draw_functions",),
         "tests/lab/pictures/test_figures.py",
         "Drawn for comparison only. It does not map [0, 1] to itself, so it is no local scaling.",
