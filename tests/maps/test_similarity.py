@@ -165,6 +165,20 @@ def test_values_that_are_no_ratio_count_for_nothing():
     )
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e6, 1e30])
+@pytest.mark.parametrize("heavy", [1e-30, 1.0, 1e30])
+def test_extreme_values_spoil_neither_maps_nor_gradients(size: float, heavy: float):
+    """Every map is finite and does not fold, and one image's values do not reach the map of another."""
+    scale, weight = (field.float() for field in fields(2, 8, 8))
+    expected = map_from_scales(scale, weight).displacements[1]
+    scale[0, 2:4, 2:5], weight[0, 2:4, 2:5] = size, heavy
+    leaves = scale.requires_grad_(), weight.requires_grad_()
+    m = map_from_scales(*leaves)
+    assert m.min_determinant().min() > 0.0999
+    torch.testing.assert_close(m.displacements[1], expected, atol=1e-6, rtol=0)
+    assert all(bool(gradient.isfinite().all()) for gradient in torch.autograd.grad(m.displacements.sum(), leaves))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -30,6 +30,7 @@ from localscale.maps.grid import GridMap
 __all__ = ["map_from_scales"]
 
 MOST_KNOTS = 32  # of the kernel, along an axis
+MOST = 1e6  # larger scales and weights count as this, so that products of two stay finite in float32
 UNSEEN = 1e-4  # where the weight is far below this, the wanted scale counts as 1
 
 
@@ -46,8 +47,8 @@ def map_from_scales(
 
     The sides of the square stay in place, so a map that enlarges one part of an image shrinks the parts around it.
     Zero weights give the identity, and so does a constant scale with a constant weight. Where ``scale`` is not a
-    positive finite number, or ``weight`` is negative or not finite, the weight counts as 0. The result is
-    differentiable in both arguments.
+    positive finite number, or ``weight`` is negative or not finite, the weight counts as 0; values above 10⁶ count as
+    10⁶. The result is differentiable in both arguments.
 
     Convention: the fields cover the image as pixels do, corners on corners; see ``localscale.conventions``.
 
@@ -68,7 +69,7 @@ def map_from_scales(
     columns, rows = knot_pair(knots)
     _check(scale, weight, background, shear)
     seen = torch.isfinite(scale) & (scale > 0) & torch.isfinite(weight) & (weight > 0)
-    scale, weight = torch.where(seen, scale, 1), torch.where(seen, weight, 0)
+    scale, weight = torch.where(seen, scale, 1).clamp_max(MOST), torch.where(seen, weight, 0).clamp_max(MOST)
     turned = scale.transpose(1, 2), weight.transpose(1, 2)
     if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
         scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
