@@ -46,9 +46,12 @@ def test_a_stretch_of_one_axis_is_a_distortion():
         (torch.rand(2, 3), "expected"),
         (torch.rand(3, 1, 4), "expected"),
         (torch.tensor([[[0.5, 0.5, 0.5, 0.7]]]).repeat(2, 1, 1), "no area"),
+        (torch.tensor([[[10.0, 20.0, 30.0, 40.0]]]).repeat(2, 1, 1), "boxes reach from 10 to 40; expected finite frac"),
+        (torch.tensor([[[0.5, torch.nan, 0.6, 0.7]]]).repeat(2, 1, 1), "expected finite fractions"),
+        ([torch.rand(1, 4), torch.rand(3, 4)], "boxes are list"),
     ],
 )
-def test_bad_boxes_are_refused(given: Tensor, sentence: str):
+def test_bad_boxes_are_refused(given: Tensor | list[Tensor], sentence: str):
     with pytest.raises(ShapeError, match=sentence):
         size_spread(ls.identity_map(2), given)
     with pytest.raises(ShapeError, match="at least two"):

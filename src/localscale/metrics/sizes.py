@@ -12,6 +12,8 @@ from localscale.maps.base import Map
 
 __all__ = ["SizeSpread", "size_spread"]
 
+FURTHEST = 2.0  # in image sides; boxes may reach out of the image, but not as far as boxes in pixels
+
 
 @dataclass(frozen=True)
 class SizeSpread:
@@ -43,13 +45,17 @@ def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
     >>> round(found.spread, 3), round(found.slope, 3), found.distortion < 1e-4
     (1.0, 1.0, True)
     """
-    if boxes.dim() != 3 or boxes.shape[-1] != 4 or boxes.shape[0] != m.batch:
-        raise ShapeError(
-            f"boxes have shape {tuple(boxes.shape)}; expected ({m.batch}, things, 4): left, top, right, bottom"
-        )
+    if not isinstance(boxes, Tensor) or boxes.dim() != 3 or boxes.shape[-1] != 4 or boxes.shape[0] != m.batch:
+        came = f"have shape {tuple(boxes.shape)}" if isinstance(boxes, Tensor) else f"are {type(boxes).__name__}"
+        raise ShapeError(f"boxes {came}; expected a tensor ({m.batch}, things, 4): left, top, right, bottom")
     if boxes.shape[1] * boxes.shape[0] < 2:
         raise ShapeError(f"boxes have shape {tuple(boxes.shape)}; a spread needs at least two boxes")
     boxes = boxes.to(device=m.device, dtype=m.dtype)
+    if not bool((boxes.abs() <= FURTHEST).all()):
+        raise ShapeError(
+            f"boxes reach from {float(boxes.min()):g} to {float(boxes.max()):g}; expected finite fractions of the "
+            "image's sides; divide boxes in pixels by its width and height"
+        )
     corner, extent = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     if bool((extent <= 0).any()):
         raise ShapeError("a box has no area; expected left < right and top < bottom")
