@@ -10,7 +10,9 @@ from torch import Tensor
 
 import localscale as ls
 from localscale.canonicalizer import size_loss, sizes
-from localscale.errors import ConfigError
+from localscale.canonicalizer.looks import Looks, pyramid
+from localscale.conventions import lattice
+from localscale.errors import ConfigError, ShapeError
 
 SIDE = 64
 pytestmark = pytest.mark.filterwarnings("ignore:some fixed points")  # a few steps are enough here
@@ -195,6 +197,58 @@ def test_a_weight_of_ones_own(monkeypatch: pytest.MonkeyPatch):
     assert not module(rings(torch.tensor([0.1]))).map.displacements.any()
 
 
+def test_a_weight_of_ones_own_counts_where_it_is_a_positive_number(monkeypatch: pytest.MonkeyPatch):
+    def mine(looks: Tensor, size: tuple[int, int]) -> Tensor:
+        weight = torch.ones(len(looks), *size, dtype=torch.float64)
+        weight[:, :5], weight[:, 5:9], weight[:, 9:12] = torch.nan, -1.0, torch.inf
+        return weight
+
+    monkeypatch.setitem(sizes.WEIGHTS, "mine", mine)
+    module, looks = canonicalizer(weight="mine"), torch.rand(4, 1, 33, 33)
+    size, weight = module.network.sizes(looks)
+    assert weight.dtype == size.dtype
+    assert (not weight[:, :12].any(), bool(weight[:, 12:].all())) == (True, True)
+    assert 0 < float(module.size_loss(torch.rand(4, 1, SIDE, SIDE)).error) < 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (
+            torch.ones(1, 1, 17, 17),
+            r"WEIGHTS\['mine'\] returned \(1, 1, 17, 17\); expected a tensor of shape \(1, 17, 17\)",
+        ),
+        (None, "returned NoneType"),
+    ],
+)
+def test_a_function_that_returns_no_weights_is_refused(returned, sentence: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sizes.WEIGHTS, "mine", lambda looks, size: returned)
+    with pytest.raises(ShapeError, match=sentence):
+        canonicalizer(weight="mine")(torch.rand(1, 1, SIDE, SIDE))
+
+
+@pytest.mark.parametrize("images", [torch.full((4, 1, SIDE, SIDE), 0.5), torch.full((4, 1, SIDE, SIDE), torch.nan)])
+def test_images_that_show_nothing_give_no_trust(images: Tensor):
+    """Trust that nothing was learned for would move the images that come later."""
+    module = canonicalizer()
+    for _ in range(5):
+        module.size_loss(images)
+    assert module.network.trust == 0
+    module.network.trust.fill_(0.5)
+    module.size_loss(images)
+    assert module.network.trust == 0.5
+
+
+def test_features_without_room_for_zooms_are_taught_by_maps():
+    source = torch.rand(6, 8, 14, 14)
+    looks = Looks(pyramid(source, (14, 14)), (14, 14))
+    pairs = size_loss.draw_pairs(6, looks)
+    assert [m.batch for m in pairs.maps] == [3, 3]
+    assert (
+        pairs.move(lattice(14, 14, dtype=source.dtype).expand(6, -1, -1, -1))[1].flatten(1).abs().amax(dim=1) > 0.01
+    ).all()
+
+
 def test_gradients_reach_the_network_through_the_equilibrium():
     module, *_ = learned(20)
     module(rings(torch.tensor([0.07, 0.15]))).map.displacements.square().sum().backward()
@@ -215,6 +269,7 @@ def test_it_survives_json():
         ({"target": 3.0}, "target is 3.0"),
         ({"background": 0.0}, "background is 0.0"),
         ({"weight": "edge"}, "did you mean edges"),
+        ({"weight": sizes.edge_weight}, "weight is a function; expected a name"),
         ({"sure": 1.0}, "sure is 1.0"),
         ({"most": 1.0}, "most is 1.0; expected a factor above 1"),
     ],

@@ -32,7 +32,6 @@ SHARP = 0.1  # errors in log size below this are squared, larger ones count line
 SOMETHING = 0.1  # sum of the weights below which an image counts for less
 CENTRE = 0.1  # weight of the squared mean log size in the loss
 POWER, STEEPNESS = 1.2, 8.0  # largest log exponent and steepness of a random contrast
-PACE = 0.02  # fraction by which a batch moves the estimator's trust
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ def size_loss(
         error = (share * (after - expected).abs()).sum(dim=(1, 2)).mean()
         nothing = (share * change.abs()).sum(dim=(1, 2)).mean()
         if update_trust:
-            explained = (1 - error / nothing.clamp_min(1e-6)).clamp(0, 1)
-            estimator.trust.lerp_(explained.to(estimator.trust), PACE)
+            estimator.count_explained(error, nothing)
     return SizeLoss(loss + CENTRE * mean.square(), error, nothing)
 
 
@@ -105,18 +103,21 @@ class Pairs:
 
 
 def draw_pairs(batch: int, looks: Looks) -> Pairs:
-    """Draw known maps: a quarter separable, a quarter grid maps, and zooms up to the resolution of the source."""
+    """Draw known maps: a quarter separable, a quarter grid maps, and zooms up to the resolution of the source.
+
+    A source that has no more pixels than a look, such as a feature, leaves no room for zooms: all are maps then.
+    """
     device, dtype = looks.source.device, looks.source.dtype
-    quarter = batch // 4
-    drawn = [("separable", SEPARABLE, quarter), ("grid", GRID, quarter)]
+    sides = zip(looks.source.shape[-2:], looks.size, strict=True)
+    most = max(1.0, min((have - 1) / max(shown - 1, 1) for have, shown in sides))
+    separable, grid = (batch // 4, batch // 4) if most > 1 else (batch // 2, batch - batch // 2)
+    drawn = [("separable", SEPARABLE, separable), ("grid", GRID, grid)]
     maps = tuple(
         random_map(count, KNOTS, strength=strength, family=family, dtype=dtype, device=device)
         for family, strength, count in drawn
         if count
     )
-    rest = batch - 2 * quarter
-    sides = zip(looks.source.shape[-2:], looks.size, strict=True)
-    most = max(1.0, min((have - 1) / max(shown - 1, 1) for have, shown in sides))
+    rest = batch - separable - grid
     ratio = torch.exp(torch.rand(rest, 1, dtype=dtype, device=device) * math.log(most))
     room = 1 - 1 / ratio
     centre = 0.5 + (torch.rand(rest, 2, dtype=dtype, device=device) - 0.5) * room

@@ -20,7 +20,7 @@ from localscale.canonicalizer.interfaces import NetworkSettings
 from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_CHANNELS, strides_of
 from localscale.canonicalizer.trunks import COLOURS, TRUNKS, EfficientNetLite0
 from localscale.conventions import coordinates, lattice, resize
-from localscale.errors import ConfigError, near_misses
+from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.grid import GridMap
 from localscale.maps.similarity import map_from_scales
 
@@ -29,6 +29,8 @@ __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
 TRUNK_SIDE = 160  # default resolution with a trunk, in pixels
 FLAT = 0.05  # contrast of a look, in units of the image's values, below which it shows nothing
+CHANGED = 1e-3  # mean change of log size up to which a batch shows no change
+PACE = 0.02  # fraction by which a batch moves the trust
 HALF_STRENGTH = 0.05  # mean edge strength, in units of the image's values, whose weight is ½
 
 
@@ -64,6 +66,7 @@ class SizeNetwork(NetworkSettings):
         settling: least-squares maps composed for each look. More of them need fewer looks, which cost more.
         weight: the importance of each position: ``"edges"``, ``"learned"``, or the name of a function entered in
             ``WEIGHTS``, which takes looks ``(B, C, h, w)`` and a size (h′, w′) to weights ``(B, h′, w′)`` in [0, 1].
+            Where these are negative or not finite, they count as 0.
             ``learn_sizes`` teaches learned weights from masks or boxes.
         sure: weights up to this one count as 0, and those above are stretched to [0, 1]. Weights move an image by
             their ratios, so without it weights that are small everywhere move it, too.
@@ -112,6 +115,11 @@ class SizeNetwork(NetworkSettings):
             raise ConfigError(f"sure is {self.sure}; expected a weight from 0 to below 1")
         if not 1 < self.most < math.inf:
             raise ConfigError(f"most is {self.most}; expected a factor above 1")
+        if not isinstance(self.weight, str):
+            raise ConfigError(
+                f"weight is a {type(self.weight).__name__}; expected a name. Enter a function of your own in "
+                'localscale.canonicalizer.sizes.WEIGHTS, as in WEIGHTS["mine"] = function, and pass weight="mine"'
+            )
         if self.weight != "learned" and self.weight not in WEIGHTS:
             raise ConfigError(f"weight is {self.weight!r}: {near_misses(self.weight, ['learned', *WEIGHTS])}")
         if self.trunk is not None and self.trunk not in TRUNKS:
@@ -235,12 +243,30 @@ class SizeEstimator(nn.Module):
         size = LARGEST * torch.tanh(raw[:, 0] / LARGEST)
         if self.settings.weight == "learned":
             return size, raw[:, 1]
-        return size, WEIGHTS[self.settings.weight](looks, (size.shape[-2], size.shape[-1]))
+        return size, self._given_weight(looks, size)
+
+    def _given_weight(self, looks: Tensor, size: Tensor) -> Tensor:
+        """Return the weights of the function in ``WEIGHTS``, in the shape and precision of ``size`` ``(B, h′, w′)``."""
+        name = self.settings.weight
+        weight = WEIGHTS[name](looks, (size.shape[-2], size.shape[-1]))
+        if not isinstance(weight, Tensor) or weight.shape != size.shape:
+            came = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+            raise ShapeError(f"WEIGHTS[{name!r}] returned {came}; expected a tensor of shape {tuple(size.shape)}")
+        weight = weight.to(size)
+        return torch.where(torch.isfinite(weight) & (weight > 0), weight, 0)
 
     def above_sure(self, weight: Tensor) -> Tensor:
         """Return weights in which those up to ``sure`` are 0."""
         sure = self.settings.sure
         return ((weight - sure) / (1 - sure)).clamp_min(0) if sure else weight
+
+    def count_explained(self, error: Tensor, change: Tensor) -> None:
+        """Move ``trust`` towards the share of the changes of log size that a batch explained, 1 − error / change.
+
+        A batch in which nothing changed its size, such as one of constant images, explains nothing and moves nothing.
+        """
+        explained = (1 - error / change.clamp_min(CHANGED)).clamp(0, 1)
+        self.trust.add_(torch.where(change > CHANGED, PACE * (explained - self.trust), 0))
 
     def count_things(self, mean: Tensor, number: Tensor) -> None:
         """Take ``number`` more things of a mean log size ``mean`` into the mean of all things."""

@@ -16,7 +16,6 @@ from torch import Tensor
 from localscale.canonicalizer.looks import Looks, pyramid
 from localscale.canonicalizer.network import IMAGE_CHANNELS
 from localscale.canonicalizer.size_loss import (
-    PACE,
     SHARP,
     SOMETHING,
     SizeLoss,
@@ -81,7 +80,7 @@ def thing_loss(
         some = share.sum(dim=(1, 2)).sum().clamp_min(1e-6)
         error, nothing = ((share * x.abs()).sum() / some for x in (found - expected, expected))
         if update:
-            estimator.trust.lerp_((1 - error / nothing.clamp_min(1e-6)).clamp(0, 1).to(estimator.trust), PACE)
+            estimator.count_explained(error, nothing)
     return SizeLoss(wrong + unsure, error, nothing)
 
 
