@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import localscale as ls
 from localscale.checkpoints import read_state
-from localscale.errors import CheckpointError, ConfigError, DataError
+from localscale.errors import CheckpointError, ConfigError, DataError, ShapeError
 
 
 def model(channels: int = 3) -> ls.AdaptedModel:
@@ -34,6 +34,9 @@ KINDS = {
     "loader with labels": DataLoader(TensorDataset(IMAGES, torch.arange(12)), batch_size=4),
     "list of batches": [IMAGES[:4], IMAGES[4:8]],
     "loader of dictionaries": [{"labels": torch.zeros(4), "pixel_values": IMAGES[:4]}],
+    "one dictionary": {"pixel_values": IMAGES[:4]},
+    "loader of lists": [[IMAGES[0], torch.rand(3, 60, 40)], [torch.rand(3, 33, 50)]],
+    "loader of lists with boxes": [((IMAGES[0], torch.rand(3, 60, 40)), ({"boxes": None}, {"boxes": None}))] * 2,
 }
 
 
@@ -88,6 +91,41 @@ def test_images_without_sizes_spoil_nothing(kind: str):
     found = ls.learn_sizes(adapted, images, steps=2, batch_size=4, progress=False)
     assert all(math.isfinite(value) for value in (found.error, found.spread, found.converged))
     assert all(bool(parameter.isfinite().all()) for parameter in adapted.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision_learns_in_full_precision(dtype: torch.dtype):
+    adapted = model().to(dtype)
+    with torch.no_grad():
+        found = ls.learn_sizes(adapted, IMAGES.to(dtype), steps=3, batch_size=4, progress=False)
+    assert math.isfinite(found.error)
+    assert {parameter.dtype for parameter in adapted.parameters()} == {dtype}
+    head = adapted.size_canonicalizer().network.head.weight
+    assert head.isfinite().all()
+    assert head.any()
+
+
+def test_the_loss_takes_images_of_different_sizes():
+    adapted = model()
+    adapted.size_loss([IMAGES[0], torch.rand(3, 60, 40), torch.rand(3, 33, 50), torch.rand(3, 9, 9)]).backward()
+    assert adapted.size_canonicalizer().network.head.bias.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (torch.rand(3, 48, 48), r"images have shape \(3, 48, 48\)"),
+        (torch.rand(2, 1, 48, 48), r"images have shape \(2, 1, 48, 48\)"),
+        (torch.rand(0, 3, 48, 48), r"images have shape \(0, 3, 48, 48\)"),
+        (torch.zeros(2, 3, 48, 48, dtype=torch.uint8), "images have dtype torch.uint8"),
+        ([IMAGES[:2]], r"images have shape \(2, 3, 48, 48\)"),
+        ([], "the list of images is empty"),
+        (None, "images are NoneType"),
+    ],
+)
+def test_the_loss_refuses_what_is_no_image(images, sentence: str):
+    with pytest.raises(ShapeError, match=sentence):
+        model().size_loss(images)
 
 
 def test_one_channel():
@@ -160,6 +198,9 @@ def test_a_learned_model_is_saved_and_loaded(tmp_path: Path):
         (torch.full((4, 3, 48, 48), torch.nan), "none of the 4 images to measure on is finite"),
         ([], "gave no batch"),
         ([["not images"]], "a batch holds str"),
+        (TensorDataset(IMAGES), "images are TensorDataset; expected .* such as torch.utils.data.DataLoader"),
+        (None, "images are NoneType"),
+        ("photographs/", "images are str"),
     ],
 )
 def test_bad_data_is_refused(images, sentence: str):
@@ -170,6 +211,8 @@ def test_bad_data_is_refused(images, sentence: str):
 def test_bad_numbers_and_other_networks_are_refused():
     with pytest.raises(ConfigError, match="steps is 0"):
         ls.learn_sizes(model(), IMAGES, steps=0)
+    with pytest.raises(ConfigError, match=r"a Conv2d learns no sizes; expected the model that ls.adapt returns"):
+        ls.learn_sizes(nn.Conv2d(3, 4, 3), IMAGES)
     other = ls.adapt(nn.Sequential(nn.Conv2d(3, 4, 3)), ls.DECConfig.paper(), input_size=(3, 48, 48))
     with pytest.raises(ConfigError, match="no site has a SizeNetwork"):
         other.size_loss(IMAGES)

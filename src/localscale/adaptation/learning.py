@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from localscale.adaptation.teaching import Examples, known_things, split
 from localscale.canonicalizer.thing_loss import check_teachable
 from localscale.canonicalizer.things import IGNORED, Things
 from localscale.canonicalizer.trunks import EfficientNetLite0
+from localscale.conventions import compute_dtype
 from localscale.errors import CheckpointError, ConfigError
 from localscale.files import write_all
 from localscale.stopping import StopRequest
@@ -76,7 +78,7 @@ def learn_sizes(
     Args:
         model: adapted with a ``SizeNetwork``, as ``ls.adapt(base)`` does, at any sites.
         images: a tensor ``(N, C, H, W)``; a sequence of ``(C, H, W)`` tensors of any sizes, which are resized to the
-            size that the model was adapted for; or a loader of batches, of which the first tensor (or
+            size that the model was adapted for; or a loader of batches, of which the first tensor or list of images (or
             ``pixel_values``) is used. They must be normalised as the base model expects. A tenth of the images, or a
             loader's first batch, is held out for the measurement; a loader that shuffles holds out another batch in
             each pass. Images that hold NaN do not count. With ``things``, a pair (images, masks or boxes) or a loader
@@ -124,39 +126,50 @@ def learn_sizes(
         return examples.images.to(weight.device), known_things(**known, ignore_index=ignore_index, device=weight.device)
 
     path = None if checkpoint is None else Path(checkpoint)
-    needed = [parameter.requires_grad for parameter in network.parameters()]
-    network.requires_grad_(True)
-    optimizer = torch.optim.AdamW(_groups(network), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    done = _read(path, network, optimizer) if path is not None and path.exists() else 0
-    bar = tqdm(total=steps, initial=min(done, steps), desc="sizes", unit="step", disable=not progress)
-    updating = False  # whether a step has begun and not ended
-    try:
-        with bar, StopRequest() as stop:
-            for step in range(done, steps):
-                for group in optimizer.param_groups:
-                    group["lr"] = group["share"] * _rate(step, steps)
-                batch = prepared(next(batches))
+    with _learning(network):
+        optimizer = torch.optim.AdamW(_groups(network), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+        done = _read(path, network, optimizer) if path is not None and path.exists() else 0
+        bar = tqdm(total=steps, initial=min(done, steps), desc="sizes", unit="step", disable=not progress)
+        updating = False  # whether a step has begun and not ended
+        try:
+            with bar, StopRequest() as stop:
+                for step in range(done, steps):
+                    for group in optimizer.param_groups:
+                        group["lr"] = group["share"] * _rate(step, steps)
+                    batch = prepared(next(batches))
+                    stop.check()
+                    updating = True
+                    found = size_losses(model, *batch).values()
+                    optimizer.zero_grad(set_to_none=True)
+                    torch.stack([site.loss for site in found]).sum().backward()
+                    nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+                    optimizer.step()
+                    done, updating = step + 1, False
+                    if step % 20 == 0:
+                        bar.set_postfix(error=f"{_mean([site.error for site in found]):.3f}", refresh=False)
+                    bar.update()
+                    if path is not None and done % SAVE_EVERY == 0:
+                        _write(path, network, optimizer, done)
                 stop.check()
-                updating = True
-                found = size_losses(model, *batch).values()
-                optimizer.zero_grad(set_to_none=True)
-                torch.stack([site.loss for site in found]).sum().backward()
-                nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-                optimizer.step()
-                done, updating = step + 1, False
-                if step % 20 == 0:
-                    bar.set_postfix(error=f"{_mean([site.error for site in found]):.3f}", refresh=False)
-                bar.update()
-                if path is not None and done % SAVE_EVERY == 0:
-                    _write(path, network, optimizer, done)
-            stop.check()
+        finally:
+            if path is not None and done and not updating:
+                _write(path, network, optimizer, done)
+    return _measure(model, *prepared(held_out), done)
+
+
+@contextlib.contextmanager
+def _learning(network: nn.Module) -> Iterator[None]:
+    """Return a context in which all parameters have gradients and full precision, which small steps need."""
+    needed, dtype = [parameter.requires_grad for parameter in network.parameters()], next(network.parameters()).dtype
+    network.to(compute_dtype(dtype)).requires_grad_(True)
+    try:
+        with torch.enable_grad():
+            yield
     finally:
+        network.to(dtype)
         for parameter, asks in zip(network.parameters(), needed, strict=True):
             parameter.requires_grad_(asks)
             parameter.grad = None
-        if path is not None and done and not updating:
-            _write(path, network, optimizer, done)
-    return _measure(model, *prepared(held_out), done)
 
 
 def _groups(network: nn.Module) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from localscale.adaptation.discover import resolve_sites
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.adaptation.saving import SavedModel
 from localscale.adaptation.size_sites import set_normalisation
-from localscale.adaptation.source import as_batch, canonical_size, choose_source_size, size_of_images
+from localscale.adaptation.source import as_batch, canonical_size, checked_batch, choose_source_size, size_of_images
 from localscale.adaptation.state import allow_no_description, checksums, plain_state
 from localscale.adaptation.teaching import known_things
 from localscale.adaptation.wrapper import AdaptedSite, replace_feature
@@ -279,7 +279,7 @@ class AdaptedModel(SavedModel):
 
     def size_loss(
         self,
-        images: Tensor,
+        images: Tensor | Sequence[Tensor],
         *,
         masks: Tensor | None = None,
         boxes: Sequence[Tensor] | Tensor | None = None,
@@ -288,8 +288,9 @@ class AdaptedModel(SavedModel):
         """Return the loss that teaches every ``SizeNetwork`` the sizes of things in ``images``.
 
         Add it to the task's loss in your own loop. ``ls.learn_sizes`` minimises this loss alone, and describes
-        ``masks`` and ``boxes``; without them the loss needs no labels. The networks of latent sites learn from the base
-        model's features, which get no gradient from it.
+        ``masks`` and ``boxes``; without them the loss needs no labels. A list of images of different sizes is resized
+        to the size that the model was adapted for. The networks of latent sites learn from the base model's features,
+        which get no gradient from it.
 
         >>> import timm
         >>> model = adapt(timm.create_model("resnet18"))
@@ -297,8 +298,9 @@ class AdaptedModel(SavedModel):
         """
         from localscale.adaptation.size_sites import size_losses
 
-        things = known_things(masks, boxes, ignore_index, images.device)
-        return torch.stack([found.loss for found in size_losses(self, images, things).values()]).sum()
+        batch = checked_batch(images, size_of_images(self))
+        things = known_things(masks, boxes, ignore_index, batch.device)
+        return torch.stack([found.loss for found in size_losses(self, batch, things).values()]).sum()
 
     def size_canonicalizer(self) -> Canonicalizer:
         """Return the canonicalizer at the input; raise unless it has a ``SizeNetwork``."""

@@ -26,7 +26,13 @@ __all__ = ["features_at", "set_normalisation", "size_canonicalizers", "size_loss
 
 def size_canonicalizers(model: AdaptedModel) -> dict[str, Canonicalizer]:
     """Return the canonicalizers that have a ``SizeNetwork``, by the path of their site; raise if there is none."""
-    found = {path: c for path, c in model.canonicalizers.items() if isinstance(c.network, SizeEstimator)}
+    canonicalizers = getattr(model, "canonicalizers", None)
+    if canonicalizers is None:
+        raise ConfigError(
+            f"a {type(model).__name__} learns no sizes; expected the model that ls.adapt returns: "
+            "model = ls.adapt(base)"
+        )
+    found = {path: c for path, c in canonicalizers.items() if isinstance(c.network, SizeEstimator)}
     if not found:
         raise ConfigError(
             "no site has a SizeNetwork, which learns sizes; adapt the model with DECConfig(), the default"

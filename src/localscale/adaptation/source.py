@@ -10,12 +10,12 @@ from torch import Tensor
 
 from localscale.canonicalizer import INPUT, Site
 from localscale.conventions import resize_cubic
-from localscale.errors import ConfigError
+from localscale.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
     from localscale.adaptation.model import AdaptedModel
 
-__all__ = ["as_batch", "canonical_size", "choose_source_size", "size_of_images"]
+__all__ = ["as_batch", "canonical_size", "checked_batch", "choose_source_size", "size_of_images"]
 
 
 def choose_source_size(given: Any, input_size: tuple[int, int, int], sites: Sequence[Site]) -> tuple[int, int] | None:
@@ -60,3 +60,27 @@ def canonical_size(model: Any) -> tuple[int, int] | None:
 def as_batch(images: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
     """Return images ``(C, H, W)`` of any sizes as a batch of one ``size`` (height, width)."""
     return torch.cat([resize_cubic(image[None], *size) for image in images])
+
+
+def checked_batch(images: Any, size: tuple[int, int, int]) -> Tensor:
+    """Return images as one batch ``(B, C, H, W)``; raise ``ShapeError`` if they are not images of C channels.
+
+    A tensor may have any height and width. A list of tensors ``(C, H, W)`` of any sizes is resized to ``size``.
+    """
+    listed = isinstance(images, list | tuple)
+    if listed and not images:
+        raise ShapeError("the list of images is empty; expected at least one image")
+    for image in images if listed else [images]:
+        if not isinstance(image, Tensor):
+            came = f"are {type(image).__name__}"
+        elif image.dim() != (3 if listed else 4) or image.shape[-3] != size[0] or 0 in image.shape:
+            came = f"have shape {tuple(image.shape)}"
+        elif not image.is_floating_point():
+            came = f"have dtype {image.dtype}"
+        else:
+            continue
+        raise ShapeError(
+            f"images {came}; expected floating point, ({size[0]}, height, width) each in a list, or one tensor "
+            f"(batch, {size[0]}, height, width)"
+        )
+    return as_batch(images, size[1:]) if listed else images

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from localscale.canonicalizer.things import Things, things_in_boxes, things_in_masks
 from localscale.conventions import resize_cubic
@@ -67,6 +68,13 @@ def split(
     """Return examples to measure on, and an endless iterator of batches to learn from."""
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"things is {kind!r}: {near_misses(str(kind), KINDS)}; or None, to learn without labels")
+    if isinstance(given, Mapping):  # one batch, as a processor of transformers returns it
+        given = [given]
+    if not _is_iterated(given):
+        raise DataError(
+            f"images are {type(given).__name__}; expected a tensor, a list of tensors, or a loader of batches, such as "
+            "torch.utils.data.DataLoader(dataset, batch_size=64)"
+        )
     whole = _whole(given, input_size, kind)
     if whole is not None:
         kept = min(HELD_OUT, len(whole) // 10)
@@ -79,6 +87,13 @@ def split(
             "the loader gave no batch; expected a loader of images that can be iterated over again and again"
         )
     return held_out.first(HELD_OUT), _repeated(given, input_size, kind)
+
+
+def _is_iterated(given: Any) -> bool:
+    """Return whether iterating over ``given`` yields images or batches; a dataset of single images does not count."""
+    if isinstance(given, str | Dataset):
+        return isinstance(given, Iterable) and not isinstance(given, str)
+    return isinstance(given, Iterable) or hasattr(given, "__getitem__")
 
 
 def _whole(given: Any, input_size: tuple[int, int, int], kind: str | None) -> Examples | None:
@@ -110,6 +125,12 @@ def _examples(batch: Any, input_size: tuple[int, int, int], kind: str | None) ->
             f"{expected}, or a dictionary with {' or '.join(map(repr, KINDS[kind]))}"
         )
     return Examples(images, known)
+
+
+def _are_images(batch: Any) -> bool:
+    """Return whether ``batch`` is a list of images ``(C, H, W)``, which may differ in size."""
+    many = isinstance(batch, Sequence) and len(batch) > 0
+    return many and all(isinstance(image, Tensor) and image.dim() == 3 for image in batch)
 
 
 def _stack(images: Tensor | Sequence[Tensor], input_size: tuple[int, int, int]) -> Tensor:
@@ -146,14 +167,14 @@ def _repeated(loader: Iterable[Any], input_size: tuple[int, int, int], kind: str
             yield first
 
 
-def _images_of(batch: Any) -> Tensor:
+def _images_of(batch: Any) -> Tensor | Sequence[Tensor]:
     if isinstance(batch, Mapping):
         batch = batch.get("pixel_values", next(iter(batch.values()), None))
-    elif isinstance(batch, Sequence):
+    elif isinstance(batch, Sequence) and not _are_images(batch):
         batch = batch[0] if len(batch) else None
-    if not isinstance(batch, Tensor):
+    if not isinstance(batch, Tensor) and not _are_images(batch):
         raise DataError(
-            f"a batch holds {type(batch).__name__}; expected a tensor of images, a tuple that begins with one, or a "
-            'dictionary with "pixel_values"'
+            f"a batch holds {type(batch).__name__}; expected a tensor or a list of images, a tuple that begins with "
+            'one, or a dictionary with "pixel_values"'
         )
     return batch
