@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from host_syncs import HostSyncs
 from torch import Tensor
 
 import localscale as ls
@@ -253,6 +254,19 @@ def test_gradients_reach_the_network_through_the_equilibrium():
     module, *_ = learned(20)
     module(rings(torch.tensor([0.07, 0.15]))).map.displacements.square().sum().backward()
     assert module.network.head.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("weight", ["edges", "learned"])
+def test_with_fixed_steps_nothing_synchronises_with_the_host(weight: str):
+    """So that inference and training can be recorded as CUDA graphs."""
+    network = ls.SizeNetwork(width=8, blocks=0, weight=weight)
+    solver = ls.Picard(max_steps=2, tolerance=1e-3, fixed_steps=True)
+    module = ls.Canonicalizer(1, (5, 5), ls.DECConfig(knots=5, network=network, solver=solver))
+    module.network.trust.fill_(0.5)
+    images = rings(torch.linspace(0.07, 0.15, 4))
+    with HostSyncs() as syncs:
+        (module(images).map.displacements.square().sum() + module.size_loss(images).loss).backward()
+    assert syncs.count == 0
 
 
 def test_it_survives_json():
