@@ -99,11 +99,7 @@ class Comparison:
         columns: dict[str, object] = {"paper": family, "here": backbone, "row": row_label(self.task, row, runs)}
         for metric, figure, paper in zip(self.metrics, figures, printed, strict=True):
             columns |= {metric.name: figure, f"paper: {metric.name}": paper}
-        about = (
-            f"{runs[0]['budget_epochs']} epochs, {_seeds(runs)}, {runs[0]['metrics']['images']:,} images"
-            if runs
-            else ""
-        )
+        about = ", ".join(_about(row, runs)) if runs else ""
         return {**columns, "run": f"[{about}](results.md#{source})" if runs else "not run"}
 
     def _claim(self, found: Found, backbone: str) -> str:
@@ -124,5 +120,17 @@ def row_label(task: str, row: str, runs: list[Record]) -> str:
     return runs[0]["label"] if runs else PROTOCOLS[task].rows[row].label
 
 
-def _seeds(runs: list[Record]) -> str:
-    return f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
+def _about(row: str, runs: list[Record]) -> list[str]:
+    """Return epochs, seeds and test images of a row; of the paper's DEC also its modules, solver and learning rate."""
+    first = runs[0]
+    seeds = f"{len(runs)} seeds" if len(runs) > 1 else "1 seed"
+    about = [f"{first['budget_epochs']} epochs", seeds, f"{first['metrics']['images']:,} images"]
+    if row in DEC_ROWS and "recipe" in first:
+        method = first["recipe"]["method"]
+        config = method.get("config", method)  # older results have no config
+        solver = config["solver"] if isinstance(config["solver"], str) else config["solver"]["kind"]
+        rate = first["recipe"]["optimization"]["canonicalizer_rate"]
+        count = len(config["sites"])
+        about += [f"{count} modules" if count > 1 else "1 module", {"plain": "picard"}.get(solver, solver)]
+        about += [f"canonicalizer rate {rate:g}"] if rate is not None else []
+    return about
