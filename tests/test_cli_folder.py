@@ -1,6 +1,7 @@
 """``localscale train folder`` and what follows: evaluate, predict, report, figure, as a user gives them."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert message in failing(capsys, "train", "folder", *FAST, "--out", str(tmp_path / "run"), *arguments)
 
 
+def test_images_and_masks_are_no_classes(capsys: pytest.CaptureFixture, tmp_path: Path):
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (40, 30)).save(tmp_path / name / "a.png")
+    said = failing(capsys, "train", "folder", *FAST, "--data.train-root", str(tmp_path), "--out", str(tmp_path / "run"))
+    assert "holds images and masks, which are no classes; add --task segmentation to learn masks" in said
+
+
+def test_predict_takes_files(run: Path, photographs: Path, capsys: pytest.CaptureFixture, tmp_path: Path):
+    folder = photographs / "val" / "red"
+    said = failing(capsys, "predict", str(run), str(folder), "--out", str(tmp_path))
+    assert f"{folder} is a folder; name image files, such as {folder}/*.jpg" in said
+
+
 def test_predict_names_classes_writes_canonical_forms_and_goes_on_after_a_broken_image(
     run: Path, photographs: Path, capsys: pytest.CaptureFixture, tmp_path: Path
 ):
@@ -130,20 +145,27 @@ def test_a_rate_that_cannot_train_a_new_head_is_told(photographs: Path, caplog: 
     assert "--warmup-epochs 5 does not fit into --epochs 1; the warm-up is shortened to 0.2 epochs" in caplog.text
 
 
-def test_the_fraction_to_hold_out_has_a_short_name():
+def test_the_fraction_to_hold_out_has_a_short_name(caplog: pytest.LogCaptureFixture):
     training = parse_train("folder", [*FAST, "--val-fraction", "0.4"])
     assert training.recipe.data.val_fraction == 0.4
+    assert not caplog.text
+    parse_train("folder", [*FAST, "--val-fraction", "0.4", "--data.val-root", "val", "--control", *SIZES])
+    assert "--val-fraction 0.4 is not used, because --data.val-root is given" in caplog.text
 
 
 def test_a_control_is_added_to_a_finished_run(photographs: Path, capsys: pytest.CaptureFixture, tmp_path: Path):
-    where = ("--data.train-root", str(photographs / "train"), "--val-fraction", "0.25", "--out", str(tmp_path / "run"))
+    run = tmp_path / "my run"
+    where = ("--data.train-root", str(photographs / "train"), "--val-fraction", "0.25", "--out", str(run))
     command = ["train", "folder", *where, *FAST, "--method", "aug"]
     main(command)
-    weights = (tmp_path / "run" / "weights.safetensors").stat().st_mtime_ns
+    weights = (run / "weights.safetensors").stat().st_mtime_ns
     main([*command, "--control"])
-    assert "run is finished, and is not trained again" in capsys.readouterr().out
-    assert (tmp_path / "run-control" / "result.json").exists()
-    assert (tmp_path / "run" / "weights.safetensors").stat().st_mtime_ns == weights
+    printed = capsys.readouterr().out
+    assert "run is finished, and is not trained again" in printed
+    next_command = shlex.split(printed.rpartition("compare them: ")[2])
+    assert next_command == ["localscale", "report", str(run), "--control", f"{run}-control"]
+    assert (tmp_path / "my run-control" / "result.json").exists()
+    assert (run / "weights.safetensors").stat().st_mtime_ns == weights
     with pytest.raises(SystemExit, match=r"the run in .* is finished; choose another folder"):
         main(command)
 

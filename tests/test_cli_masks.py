@@ -100,3 +100,9 @@ def test_a_report_and_figures_are_drawn(run: Path, tmp_path: Path):
 def test_what_cannot_be_done_is_said_in_a_sentence(arguments: tuple[str, ...], message: str, tmp_path: Path):
     with pytest.raises(SystemExit, match=message):
         main(["train", "folder", *FAST, "--out", str(tmp_path / "run"), *arguments])
+
+
+def test_class_folders_are_no_masks(tmp_path: Path):
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(SystemExit, match=r"images is not a folder.*leave out --task segmentation"):
+        main(["train", "folder", *FAST, "--out", str(tmp_path / "run"), "--data.train-root", str(tmp_path)])

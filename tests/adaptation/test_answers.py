@@ -265,8 +265,9 @@ def test_the_loss_compares_canonical_labels(size: tuple[int, int]):
 
 def test_label_maps_need_the_equivariant_mode():
     model = adapted(segformer(), mode="invariant")
-    with pytest.warns(UserWarning, match='labels have places in the image, but with mode="invariant"'):
+    with pytest.warns(UserWarning, match='labels have places in the image, but with mode="invariant"') as said:
         model(pixel_values=IMAGES, labels=torch.zeros(2, 64, 64, dtype=torch.long))
+    assert said[0].filename == __file__
 
 
 # Images by name
@@ -330,6 +331,15 @@ def test_detections_are_mapped_back(images: Any):
         torch.testing.assert_close(one["keypoints"][0, :, :2], points)
         assert torch.equal(one["labels"], before["labels"])
         assert torch.equal(one["scores"], before["scores"])
+
+
+def test_boxes_need_the_equivariant_mode():
+    model = adapted(Detector(), mode="invariant")
+    with pytest.warns(UserWarning, match='with mode="invariant" the boxes are places in the canonical forms') as said:
+        model(LIST)
+    assert said[0].filename == __file__
+    with model.disabled():
+        model(LIST)  # warnings are errors
 
 
 def test_detections_of_an_image_do_not_depend_on_the_others():

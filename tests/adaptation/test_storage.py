@@ -192,6 +192,19 @@ def test_the_description_names_the_base_and_the_versions(folder: Path):
     assert {"python", "localscale", "timm", "safetensors"} <= set(description["versions"])
 
 
+def test_a_readme_of_something_else_stays(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    model, other = AdaptedModel.from_pretrained(folder, BACKBONES["timm ViT"].build()), tmp_path / "project"
+    model.save_pretrained(folder, results={"accuracy": 0.93})
+    assert "0.93" in (folder / "README.md").read_text(encoding="utf-8"), "our own card is written again"
+    assert not caplog.text
+    other.mkdir()
+    (other / "README.md").write_bytes(b"# My project \xff")
+    model.save_pretrained(other)
+    assert (other / "README.md").read_bytes() == b"# My project \xff"
+    assert (other / "model.safetensors").exists()
+    assert "README.md is no model card of localscale, so it stays as it is" in caplog.text
+
+
 def test_the_card_names_the_base_and_the_sites(folder: Path):
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "# vit_tiny_patch16_224 with deep equilibrium canonicalizers" in card

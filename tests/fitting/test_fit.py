@@ -289,6 +289,14 @@ def test_a_size_network_that_learned_nothing_is_told():
         fit(adapted(trust=0.0), loader())
 
 
+def test_a_resumed_fit_has_the_sizes_of_its_checkpoint(tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        fit(adapted(), Interrupted(2), out=tmp_path)
+    resumed = adapted(trust=0.0)  # a new process builds the model again
+    fit(resumed, list(loader()), out=tmp_path)  # warnings are errors
+    assert float(resumed.size_canonicalizer().network.trust) == 0.5
+
+
 def test_a_canonicalizer_that_nothing_teaches_is_told():
     def paper(**settings: Any) -> ls.AdaptedModel:
         config = ls.DECConfig.paper(knots=4, network=ls.ConvNetwork((4, 8), resolution=16), **settings)
@@ -296,7 +304,8 @@ def test_a_canonicalizer_that_nothing_teaches_is_told():
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        fit(paper(detached=("input",)), loader(), epochs=1)
+        ls.fit(paper(detached=("input",)), loader(), epochs=1, cpu=True, progress=False)
+    assert {each.filename for each in said} == {__file__}
     messages = [str(each.message) for each in said if each.category is UserWarning]
     assert any("nothing teaches the canonicalizer at input" in message for message in messages)
     assert any("input received no gradient in this whole epoch" in message for message in messages)
@@ -327,6 +336,8 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str):
 
 def test_loaders_that_cannot_be():
     images, labels = photographs()
+    with pytest.raises(DataError, match=r"a batch has one image, from which a batch norm.*drop_last=True"):
+        fit(Colours(), [(images[:4], labels[:4]), (images[4:5], labels[4:5])])
     with pytest.raises(DataError, match=r"labels run from 0 to 2, and the model answers with 2 classes.*num_classes=3"):
         fit(Colours(2), loader())
     with pytest.raises(DataError, match=r"a batch is Tensor; expected \(images, labels\)"):

@@ -19,7 +19,7 @@ from localscale.errors import SiteError
 from localscale.maps.base import Map
 from localscale.warp import scale, scale_boxes, scale_points, unscale
 
-__all__ = ["has_places", "scale_answer", "unscale_labels"]
+__all__ = ["are_detections", "has_places", "scale_answer", "unscale_labels"]
 
 Images = Tensor | Sequence[Tensor]
 Size = tuple[int, int]
@@ -55,7 +55,7 @@ def has_places(name: str, value: Any) -> bool:
     """Return whether an argument holds label maps, ``labels`` of three or four dimensions, or boxes of each image."""
     if isinstance(value, Tensor):
         return name == "labels" and value.dim() in (3, 4)
-    return _are_detections(value)
+    return are_detections(value)
 
 
 def unscale_labels(value: Any, m: Map, images: Images, size: Size | None = None) -> Any:
@@ -74,7 +74,7 @@ def _scale_part(part: Any, name: str, m: Map, images: Images, size: Size | None)
         if not isinstance(images, Tensor) or "attention" in name or not _fits(part, images, name, size):
             return part, False
         return _to_image(part, m, _size(images), size), True
-    if _are_detections(part) and len(part) == len(images):
+    if are_detections(part) and len(part) == len(images):
         back = (_scale_detection(one, m[index], _size(images[index]), size) for index, one in enumerate(part))
         return type(part)(back), True
     done = {
@@ -142,7 +142,7 @@ def _to_canonical(x: Tensor, m: Map, size: Size | None) -> Tensor:
     return unscale(x, m, size=size, mode="bilinear" if x.is_floating_point() else "nearest")
 
 
-def _are_detections(value: Any) -> bool:
+def are_detections(value: Any) -> bool:
     """Return whether ``value`` is a list of dictionaries with boxes, as torchvision's detectors take and return."""
     return (
         isinstance(value, list | tuple)

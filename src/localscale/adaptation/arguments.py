@@ -60,7 +60,7 @@ def unscale_arguments(
             warnings.warn(
                 f'{name} have places in the image, but with mode="invariant" the base model compares them with its '
                 'canonical form; adapt the model with DECConfig(mode="equivariant")',
-                stacklevel=5,
+                stacklevel=6,  # where the model was called
             )
             continue
         key = index if index < len(args) else name

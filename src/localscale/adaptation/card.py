@@ -10,7 +10,9 @@ from localscale.adaptation.origin import Origin
 from localscale.canonicalizer import Canonicalizer
 from localscale.canonicalizer.sizes import SizeEstimator
 
-__all__ = ["is_trained", "write_card"]
+__all__ = ["CARD_LINE", "is_trained", "write_card"]
+
+CARD_LINE = "library_name: localscale"  # by which a card is known again
 
 
 def write_card(
@@ -36,7 +38,7 @@ def write_card(
     if description["preprocessing"] is not None:
         use = "\nimages = model.preprocessing.transform()(image)[None]  # image: a PIL image"
     return f"""---
-library_name: localscale
+{CARD_LINE}
 {base}tags: [local-scale-equivariance, canonicalization, deep-equilibrium]
 ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localscale.adaptation.answers import scale_answer
+from localscale.adaptation.answers import are_detections, scale_answer
 from localscale.adaptation.arguments import call_base, find_images, first_weight, unscale_arguments
 from localscale.adaptation.averaging import average_answers
 from localscale.adaptation.channel import Channel, Pass
@@ -246,6 +247,12 @@ class AdaptedModel(SavedModel):
             output = average_answers(own, output, kwargs.get("labels"))
         if self.dec_config.mode == "equivariant":
             output = scale_answer(output, m, images, size)
+        elif are_detections(output) and not self.channel.disabled:
+            warnings.warn(
+                'with mode="invariant" the boxes are places in the canonical forms, not in the images; adapt the model '
+                'with DECConfig(mode="equivariant")',
+                stacklevel=5,  # where the model was called
+            )
         return output, current.report
 
     def _own_answer(self, key: int | str, images: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from localscale.adaptation.card import write_card
+from localscale.adaptation.card import CARD_LINE, write_card
 from localscale.adaptation.model import AdaptedModel, adapt
 from localscale.adaptation.origin import PASS_BASE, Origin, find_origin, new_tensors
 from localscale.adaptation.preprocessing import PROCESSOR, Preprocessing
@@ -24,6 +25,8 @@ from localscale.files import write_all
 from localscale.machine import versions
 
 __all__ = ["describe_state", "load", "save"]
+
+logger = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS)  # what loading needs
@@ -75,13 +78,22 @@ def save(
     card = write_card(model, description, origin, saved, address)
     files: dict[Path, Callable[[Path], object]] = {
         folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
-        folder / CARD: lambda path: path.write_text(card, encoding="utf-8"),
         folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
     }
+    if _may_write_card(folder / CARD):
+        files[folder / CARD] = lambda path: path.write_text(card, encoding="utf-8")
     if model.preprocessing is not None and origin.library == "transformers":
         processor = json.dumps(model.preprocessing.to_processor(), indent=2) + "\n"
         files[folder / PROCESSOR] = lambda path: path.write_text(processor, encoding="utf-8")
     write_all(files)
+
+
+def _may_write_card(path: Path) -> bool:
+    """Return whether ``path`` is free or a card of this library; a README of something else stays, with a warning."""
+    if not path.exists() or CARD_LINE in path.read_text(encoding="utf-8", errors="replace"):
+        return True
+    logger.warning("%s is no model card of localscale, so it stays as it is and no card is written", path)
+    return False
 
 
 def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None) -> AdaptedModel:

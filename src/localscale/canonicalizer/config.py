@@ -183,7 +183,8 @@ class DECConfig:
         """Read the settings that ``to_dict`` returned; unknown keys raise."""
         if not isinstance(values, dict):
             raise ConfigError(
-                f"a configuration is {type(values).__name__}; expected a dictionary of DECConfig's fields"
+                f"a configuration is {type(values).__name__}; expected a dictionary of DECConfig's fields, or "
+                "the path of a JSON file"
             )
         refuse_unknown("DECConfig", values, _names())
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import logging
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 from localscale.cli.training import Training, Where, parse_recipe, run_folder
 
 __all__ = ["parse_folder", "parse_own"]
+
+logger = logging.getLogger(__name__)
 
 ABOUT = """Fine-tune a model on a folder of photographs, to classify or to segment them.
 
@@ -30,9 +34,10 @@ class WithControl:
 
     def run(self) -> None:
         _or_read(self.training).run()
-        print(f"\ncontrol, {self.control.recipe.optimization.epochs} epochs without canonicalizers:")
+        print("\ncontrol, the same training without canonicalizers:")
         _or_read(self.control).run()
-        print(f"\ncompare them: localscale report {run_folder(self.training)} --control {run_folder(self.control)}")
+        folder, control = (shlex.quote(str(run_folder(each))) for each in (self.training, self.control))
+        print(f"\ncompare them: localscale report {folder} --control {control}")
 
 
 def _or_read(training: Training) -> Training:
@@ -60,7 +65,11 @@ def parse_folder(arguments: list[str]) -> Training | WithControl:
         f"{ABOUT}\n{_about_flags()}\n"
         "--val-fraction   short for --data.val-fraction: the part to hold out if there is no --data.val-root (0.2)"
     )
-    return _with_control(recipe, rest, control=chosen.control, prog="localscale train folder", about=about)
+    found = _with_control(recipe, rest, control=chosen.control, prog="localscale train folder", about=about)
+    val_root = (found.training if isinstance(found, WithControl) else found).recipe.data.val_root
+    if chosen.val_fraction is not None and val_root is not None:
+        logger.warning("--val-fraction %s is not used, because --data.val-root is given", chosen.val_fraction)
+    return found
 
 
 def parse_own(name: str, arguments: list[str]) -> Training | WithControl:

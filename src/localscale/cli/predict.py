@@ -40,6 +40,8 @@ class Predict:
         predict, unread = Predictor(read_run(self.folder)), 0
         for path, name in zip(self.images, different_names(self.images), strict=True):
             try:
+                if path.is_dir():
+                    raise DataError(f"{path} is a folder; name image files, such as {path}/*.jpg")
                 found = predict(path, self.top)
             except DataError as error:
                 print(f"localscale: {error}", file=sys.stderr)

@@ -23,7 +23,7 @@ class Report:
     images: int = 64
     """Number of test images, or scenes, for examples and solver statistics."""
     data: Path | None = None
-    """Folder of the test images, if it differs from data.root or data.test-root of the recipe."""
+    """Folder of the test images, if it differs from the recipe's."""
     quiet: bool = False
     """Show no progress bars."""
 

@@ -292,7 +292,7 @@ def describe(metrics: dict[str, Any]) -> str:
     lines = [
         f"accuracy {100 * metrics['accuracy']:.2f} % of {metrics['images']:,} images",
         f"InvE {100 * errors['squared']:.2f}e-2 squared (the paper's equation), {100 * errors['l2']:.2f}e-2 l2, "
-        f"{100 * errors['relative']:.2f}e-2 relative; {metrics['variants']} variants of each image",
+        f"{100 * errors['relative']:.2f}e-2 relative; variants of each image: {metrics['variants']}",
     ]
     if "scaled_accuracy" in metrics:
         lines.append(f"accuracy {100 * metrics['scaled_accuracy']:.2f} % of the variants")
@@ -314,7 +314,7 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
             f"mIoU {100 * metrics['mean_iou']:.2f} % of {metrics['images']:,} images",
             *_describe_small_objects(metrics),
             f"EquE {errors['squared']:.4f} squared (the paper's equation, per pixel), {errors['l2']:.4f} l2, "
-            f"{errors['relative']:.4f} relative; {metrics['variants']} scalings of each image",
+            f"{errors['relative']:.4f} relative; scalings of each image: {metrics['variants']}",
             f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: the error of a "
             "perfect segmenter, caused by resampling alone",
             *([_describe_scenes(metrics)] if "groups" in metrics else []),

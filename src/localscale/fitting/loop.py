@@ -24,7 +24,7 @@ from localscale.fitting.parameters import held, parameter_groups
 from localscale.fitting.randomness import capture, restore, restore_torch
 from localscale.fitting.settings import Callback, EpochReport, FitSettings, Fitted
 from localscale.fitting.targets import check_classes, task_loss
-from localscale.fitting.traps import Gradients, warn_about_masks, warn_about_teaching
+from localscale.fitting.traps import Gradients, batch_norm_explained, warn_about_masks, warn_about_teaching
 from localscale.fitting.validation import validate
 from localscale.stopping import StopRequest
 
@@ -112,7 +112,6 @@ def fit(
     if patience is not None and (patience < 1 or val_loader is None):
         raise ConfigError(f"patience is {patience}; expected at least 1, and a val_loader to measure on")
     _length(train_loader)
-    warn_about_teaching(model, size_weight=size_weight, own_loss=loss is not None)
     with held(model, size_weight), accelerator_for(precision, cpu=cpu) as accelerator:
         fitting = _Fitting(model, settings, loss, (train_loader, val_loader), accelerator)
         folder = None if out is None else FitFolder(Path(out), settings, fitting.steps)
@@ -130,7 +129,8 @@ class _Step(nn.Module):
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         if not (self.checked or bool(torch.isfinite(images).all())):
             raise DataError("images of the first batch contain NaN or infinite values; check how they are normalised")
-        logits = logits_of(self.model(images)).float()
+        with batch_norm_explained():
+            logits = logits_of(self.model(images)).float()
         if not self.checked:
             if logits.dim() == 4 and labels.dim() > 2:
                 warn_about_masks(self.model)
@@ -177,6 +177,7 @@ class _Fitting:
     ) -> Fitted:
         """Train from where ``folder`` stands to the end, and load the best weights."""
         at = Progress() if folder is None else folder.resume(self.model, self.optimizer)
+        warn_about_teaching(self.model, size_weight=self.settings.size_weight, own_loss=self.own_loss is not None)
         if at.random is not None:
             restore(at.random, self.train, torch_too=self.main)
         if at.step == len(at.history) * self.steps:  # else an epoch has to be trained further, or validated
@@ -255,7 +256,7 @@ class _Fitting:
             warnings.warn(
                 f"the canonicalizer at {site} received no gradient in this whole epoch, so it learns nothing; check "
                 "detached, and that your loss depends on it",
-                stacklevel=5,
+                stacklevel=4,  # where fit was called
             )
         loss = torch.as_tensor(at.loss, device=self.accelerator.device) / self.steps
         mean = float(self.accelerator.reduce(loss, "mean"))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.errors import DataError
 
-__all__ = ["Gradients", "least_head_rate", "warn_about_masks", "warn_about_teaching"]
+__all__ = ["Gradients", "batch_norm_explained", "least_head_rate", "warn_about_masks", "warn_about_teaching"]
 
 # By which the weights of a new head must be able to move. On layer-normed features of 192 to 768 channels, heads
 # with torch's initialisation were right on at most 8 % of new images after moves of 5e-3, and after 2e-2 on 33 to 100 %
@@ -28,14 +31,15 @@ def warn_about_teaching(model: nn.Module, *, size_weight: float, own_loss: bool)
             if float(network.trust) == 0 and not size_weight:
                 warnings.warn(
                     f"the size network at {path} has not learned sizes, so the model ignores them: call "
-                    "ls.learn_sizes(model, train_loader) first, or pass size_weight=1.0 to learn them along",
-                    stacklevel=3,
+                    "ls.learn_sizes(model, train_loader) first, or with more steps; or pass size_weight=1.0 to learn "
+                    "them along",
+                    stacklevel=4,  # where fit was called
                 )
         elif path in model.dec_config.detached and not own_loss:
             warnings.warn(
                 f"nothing teaches the canonicalizer at {path}: detached={model.dec_config.detached} keeps the task's "
                 "loss from it; leave detached out, or pass a loss of your own that teaches it",
-                stacklevel=3,
+                stacklevel=4,  # where fit was called
             )
 
 
@@ -56,6 +60,20 @@ def least_head_rate(steps: int) -> float:
     '1e-04'
     """
     return 2 * MOVED / steps  # schedules halve the rate on average
+
+
+@contextlib.contextmanager
+def batch_norm_explained() -> Iterator[None]:
+    """Turn PyTorch's error about a batch norm of one value per channel into one that says what to do."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise DataError(
+            f"a batch has one image, from which a batch norm of this model cannot learn ({error}); train with larger "
+            "batches, and leave out a last batch of one image with DataLoader(…, drop_last=True)"
+        ) from error
 
 
 class Gradients:

@@ -12,6 +12,7 @@ from localscale.errors import DataError, near_misses
 from localscale.lab.data.checking import check_all, warn_left_out
 from localscale.lab.data.imagenet.image_list import ENDINGS, images_below
 from localscale.lab.data.images import read_image
+from localscale.lab.data.mask_folders import IMAGES, MASKS
 
 __all__ = ["ClassFolders", "hold_out", "leave_out_broken", "list_class_folders"]
 
@@ -60,6 +61,10 @@ def list_class_folders(root: Path | None, *, flag: str, classes: Sequence[str] =
             len(loose),
             loose[0],
             expected,
+        )
+    if {name for name, images in found.items() if images} == {IMAGES, MASKS}:
+        raise DataError(
+            f"{flag} {root} holds {IMAGES} and {MASKS}, which are no classes; add --task segmentation to learn masks"
         )
     if not classes:
         _check_level(root, found, flag)

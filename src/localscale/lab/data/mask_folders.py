@@ -15,7 +15,7 @@ from localscale.lab.data.checking import check_all, warn_left_out
 from localscale.lab.data.imagenet.image_list import images_below
 from localscale.lab.data.images import read_image, read_labels
 
-__all__ = ["MaskFolder", "check_mask_folder", "hold_out_masks", "list_mask_folder", "read_pair"]
+__all__ = ["IMAGES", "MASKS", "MaskFolder", "check_mask_folder", "hold_out_masks", "list_mask_folder", "read_pair"]
 
 IMAGES, MASKS = "images", "masks"
 LOSSY = (".jpg", ".jpeg", ".jfif", ".webp", ".avif")
@@ -39,9 +39,10 @@ def list_mask_folder(root: Path | None, *, flag: str) -> MaskFolder:
     expected = f"{IMAGES}/NAME.jpg and {MASKS}/NAME.png"
     if root is None:
         raise DataError(f"{flag} is needed: a folder with {expected}")
-    for part in (root, root / IMAGES, root / MASKS):
-        if not part.is_dir():
-            raise DataError(f"{flag} {root}: {part} is not a folder; expected {root.name}/{expected}")
+    absent = [part for part in (root, root / IMAGES, root / MASKS) if not part.is_dir()]
+    if absent:
+        hint = "; to learn classes from the names of folders leave out --task segmentation" if len(absent) == 2 else ""
+        raise DataError(f"{flag} {root}: {absent[0]} is not a folder; expected {root.name}/{expected}{hint}")
     images, masks = (_by_name(root / part) for part in (IMAGES, MASKS))
     for name, mask in masks.items():
         if name in images and mask.suffix.lower() in LOSSY:

@@ -111,11 +111,9 @@ class SizeEquilibrium(Method):
             if not self.along and float(canonicalizer.network.trust) == 0:
                 logger.warning(
                     "the size network at %s has not learned sizes, so the model is trained and used as if it had none: "
-                    "raise --method.learning-steps %d (default %d), or learn sizes along with the task "
-                    "(--method.along 1)",
+                    "raise --method.learning-steps %d, or learn sizes along with the task (--method.along 1)",
                     path,
                     self.learning_steps,
-                    SizeEquilibrium.learning_steps,
                 )
         return None if found is None else {k: v for k, v in dataclasses.asdict(found).items() if v is not None}
 

@@ -138,6 +138,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(f"there is no {path.name} in {path.parent}; name a folder of localscale train") from error
+        raise CheckpointError(
+            f"there is no {path.name} in {path.parent}; name a folder that localscale train wrote"
+        ) from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); was it copied whole?") from error
