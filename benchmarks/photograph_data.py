@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from localscale.errors import DataError
+from localscale.lab.data.images import FORMATS
 
 __all__ = ["Cutouts", "Photographs", "read_boxes", "read_cutouts", "read_pets", "read_photographs"]
 
@@ -90,7 +91,7 @@ def read_pets(folder: Path) -> Photographs:
     pairs = [(file, trimap) for file, trimap in pairs if trimap.is_file()]
     if not pairs:
         raise DataError(f"no photograph in {folder} has a trimap beside it; expected NAME.jpg and NAME_trimap.png")
-    boxes = _map(lambda pair: [_box_around(np.asarray(Image.open(pair[1])) > 0)], pairs)
+    boxes = _map(lambda pair: [_box_around(np.asarray(Image.open(pair[1], formats=["PNG"])) > 0)], pairs)
     return _squares([file for file, _ in pairs], boxes)
 
 
@@ -128,7 +129,7 @@ def _squares(files: Sequence[Path], boxes: Sequence[Sequence[Box]]) -> Photograp
 
 def _square(file: Path, boxes: Sequence[Box]) -> tuple[Tensor, Tensor]:
     """Return the middle of a photograph whose shorter side is resized to the square, and the boxes in it."""
-    with Image.open(file) as opened:
+    with Image.open(file, formats=FORMATS) as opened:
         opened.draft("RGB", (SIDE, SIDE))  # JPEG alone decodes fewer pixels
         image = opened.convert("RGB")
     scale = SIDE / min(image.size)
@@ -145,7 +146,7 @@ def _square(file: Path, boxes: Sequence[Box]) -> tuple[Tensor, Tensor]:
 
 
 def _cutout(file: Path) -> tuple[Tensor, tuple[int, int]]:
-    with Image.open(file) as opened:
+    with Image.open(file, formats=FORMATS) as opened:
         image = opened.convert("RGBA")
     image.thumbnail((SIDE, SIDE))
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)

@@ -79,7 +79,7 @@ def measure(
     seconds = {name: list[float]() for name in segmenters}
     for name in tqdm(names, desc="segmenters", unit="image", leave=False):
         photograph = _read(folder, name)
-        trimap = np.asarray(Image.open(str(find_mask_file(folder, name))).convert("L"))
+        trimap = np.asarray(Image.open(str(find_mask_file(folder, name)), formats=["PNG"]).convert("L"))
         true = bounding_box(trimap >= BORDER)
         spent, box = _timed(partial(evidence_box, classifier, photograph.pixels))
         whole = Box(0, 0, photograph.width, photograph.height)

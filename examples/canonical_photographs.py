@@ -58,7 +58,7 @@ def main() -> None:
         parser.error("the folder holds no .jpg file; name a folder of photographs")
 
     model = ls.adapt(timm.create_model("resnet18").eval(), "photographs").eval()
-    pictures, weight, m = canonicalize(model, [Image.open(path).convert("RGB") for path in paths])
+    pictures, weight, m = canonicalize(model, [Image.open(path, formats=["JPEG"]).convert("RGB") for path in paths])
     forms, tinted, grids = ls.unscale(pictures, m).clamp(0, 1), tint(pictures, weight), warp_grid(m)
     largest = 1 / m.local_scale(warp_grid(ls.identity_map(len(paths))).flatten(1, 2)).amin(dim=1)
 

@@ -31,7 +31,7 @@ def make_base(weights: Path | None) -> nn.Module:
 def read_photographs(folder: Path, classes: list[str]) -> list[tuple[Image.Image, int]]:
     """Return the photographs of some classes and their labels; masks that lie beside them are left out."""
     paths = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).glob("*.jpg"))]
-    return [(Image.open(path).convert("RGB"), label) for path, label in paths]
+    return [(Image.open(path, formats=["JPEG", "PNG"]).convert("RGB"), label) for path, label in paths]
 
 
 @torch.no_grad()

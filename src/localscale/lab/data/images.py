@@ -1,11 +1,16 @@
-"""Read any image as upright 8-bit RGB and any label mask as numbers, and encode images and masks as bytes."""
+"""Read any image as upright 8-bit RGB and any label mask as numbers, and encode images and masks as bytes.
+
+``open_image`` is the only function that hands foreign bytes to Pillow: it names the formats that Pillow may try.
+"""
 
 from __future__ import annotations
 
 import colorsys
+import contextlib
 import io
+import stat
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,12 +20,46 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from localscale.errors import DataError
 from localscale.files import read_whole
 
-__all__ = ["encode_image", "encode_mask", "read_image", "read_labels"]
+__all__ = ["FORMATS", "encode_image", "encode_mask", "open_image", "read_image", "read_labels"]
 
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "TIFF", "BMP", "PPM")  # EPS and others would start other programs
 MAX_PIXELS = 100_000_000
+MAX_BYTES = 1 << 30  # of a file
 SIXTEEN_BIT = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
 
 Pixels = TypeVar("Pixels")
+
+
+@contextlib.contextmanager
+def open_image(
+    data: bytes, name: str = "image", *, formats: tuple[str, ...] = FORMATS, most_pixels: int = MAX_PIXELS
+) -> Iterator[Image.Image]:
+    """Open an image without decoding it, for a ``with`` block; decoding reads the first frame of an animation.
+
+    Bytes in another format than ``formats`` and images of more than ``most_pixels`` are refused before anything is
+    decoded. Every error, inside the block too, becomes a ``DataError`` that begins with ``name``.
+
+    >>> with open_image(encode_image(np.zeros((4, 6), np.uint8))) as image:
+    ...     image.size
+    (6, 4)
+    """
+    if not data:
+        raise DataError(f"{name} is empty (zero bytes)")
+    Image.init()
+    known = [form for form in formats if form in Image.OPEN]  # AVIF is missing in some builds of Pillow
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
+            with Image.open(io.BytesIO(data), formats=known) as image:
+                if image.width * image.height > most_pixels:
+                    raise DataError(f"has {image.width}×{image.height} pixels; at most {most_pixels:,} are read")
+                yield image
+    except DataError as error:
+        raise DataError(f"{name} {error}") from None
+    except UnidentifiedImageError as error:
+        raise DataError(f"{name} is not a readable image ({', '.join(known)})") from error
+    except Exception as error:  # Pillow's decoders raise exceptions of any type; one broken file must not end a run
+        raise DataError(f"{name} is a broken image: {error}") from error
 
 
 def read_image(source: Path | bytes) -> Image.Image:
@@ -69,24 +108,30 @@ def encode_mask(labels: np.ndarray, *, coloured: bool = False) -> bytes:
 
 
 def _decoded(source: Path | bytes, convert: Callable[[Image.Image], Pixels]) -> Pixels:
-    name = str(source) if isinstance(source, Path) else "image"
-    data = read_whole(source, name) if isinstance(source, Path) else source
-    if not data:
-        raise DataError(f"{name} is empty (zero bytes)")
+    if isinstance(source, Path):
+        data, name = _read_file(source), str(source)
+    else:
+        data, name = source, "image"
+    with open_image(data, name) as image:
+        image.load()
+        return convert(_upright(image))
+
+
+def _read_file(path: Path) -> bytes:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
-            with Image.open(io.BytesIO(data)) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise DataError(f"has {image.width}×{image.height} pixels; at most {MAX_PIXELS:,} are read")
-                image.load()
-                return convert(_upright(image))
-    except DataError as error:
-        raise DataError(f"{name} {error}") from None
-    except UnidentifiedImageError as error:
-        raise DataError(f"{name} is not a readable image (PNG, JPEG, WebP, TIFF …)") from error
-    except Exception as error:  # Pillow's decoders raise exceptions of any type; one broken file must not end a run
-        raise DataError(f"{name} is a broken image: {error}") from error
+        status = path.stat()
+    except (OSError, ValueError):  # a name may contain a null character
+        status = None
+    if status is not None and not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise DataError(f"{path} is not a regular file; expected an image")
+    if status is not None and stat.S_ISREG(status.st_mode) and status.st_size > MAX_BYTES:
+        raise DataError(f"{path} has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read")
+    try:
+        return read_whole(path, str(path))
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
 
 
 def _as_labels(image: Image.Image) -> np.ndarray:
@@ -107,12 +152,13 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode in SIXTEEN_BIT:
-        levels = np.asarray(image).astype(np.float64)
+        levels = np.asarray(image).astype(np.int32)
         if levels.max() > 65535:
             raise DataError("has more than 16 bits per channel; save it with 8 or 16")
         if levels.max() > 255:  # otherwise the image holds 8-bit values in a 16-bit mode
-            levels = levels / 257
-        return Image.fromarray(np.clip(levels + 0.5, 0, 255).astype(np.uint8)).convert("RGB")
+            levels += 128
+            levels //= 257  # rounds level / 257
+        return Image.fromarray(np.clip(levels, 0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise DataError("holds floating-point numbers; save it with 8 or 16 bits per channel")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from localscale.errors import ConfigError, DataError
-from localscale.lab.data.images import read_image
+from localscale.lab.data.images import read_image, read_labels
 from localscale.lab.data.written import WrittenDataset
 
 __all__ = ["Cell", "contact_sheet", "read_rows"]
@@ -104,8 +103,7 @@ def _captions(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _colour(data: bytes) -> Image.Image:
     """Return a coloured label map: hues a golden angle apart and five brightnesses, so that few labels look alike."""
-    with Image.open(io.BytesIO(data)) as mask:
-        labels = np.asarray(mask).astype(np.int64)
+    labels = read_labels(data)
     if set(np.unique(labels)) <= {0, 255}:
         labels = labels // 255
     hue = np.stack([labels * 0.618034 % 1 * 255, np.full(labels.shape, 170), 110 + 30 * (labels % 5)], -1)

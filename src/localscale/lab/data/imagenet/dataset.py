@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from torchvision.transforms.v2 import functional as T
 
 from localscale.errors import DataError
 from localscale.lab.data.imagenet.job import KIND
+from localscale.lab.data.images import read_labels
 from localscale.lab.data.labelled import LabelledImages
 
 __all__ = ["Group", "LocallyScaledImageNet"]
@@ -56,8 +56,7 @@ class LocallyScaledImageNet(LabelledImages):
 
     def read_mask(self, position: int) -> np.ndarray:
         """Return the object's mask, ``(H, W)`` booleans."""
-        with Image.open(io.BytesIO(self.written.read(position, "mask.png"))) as mask:
-            return np.asarray(mask) > 0
+        return read_labels(self.written.read(position, "mask.png")) > 0
 
     def scale_of(self, position: int) -> float:
         """Return the factor of the object's size in image ``position``."""

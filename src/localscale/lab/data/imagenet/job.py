@@ -5,7 +5,6 @@ An item is one source image. It becomes one sample per scale, or a ``Skip`` with
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from localscale.lab.data.imagenet.masks import Sides, attach_to_frame, check_are
 from localscale.lab.data.imagenet.options import ImageNetOptions
 from localscale.lab.data.imagenet.registries import DETECTORS, INPAINTERS, SEGMENTERS, look_up
 from localscale.lab.data.imagenet.stages import Photograph, Segmenter
-from localscale.lab.data.images import encode_image, encode_mask, read_image
+from localscale.lab.data.images import encode_image, encode_mask, open_image, read_image
 
 __all__ = ["KIND", "Detected", "Filled", "Read", "Segmented", "imagenet_job"]
 
@@ -255,7 +254,7 @@ def _resize(image: Image.Image, size: int | None) -> Image.Image:
 
 def _is_plain_jpeg(data: bytes) -> bool:
     """Return whether the bytes are an upright 8-bit RGB JPEG, which every decoder reads as ``read_image`` does."""
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         try:
             turned = image.getexif().get(0x0112, 1) != 1
         except (ValueError, SyntaxError, OSError, TypeError, KeyError, AttributeError):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -15,7 +13,7 @@ from torchvision import tv_tensors
 from torchvision.datasets import VisionDataset
 
 from localscale.errors import DataError
-from localscale.lab.data.images import read_image
+from localscale.lab.data.images import read_image, read_labels
 from localscale.lab.data.objects.job import KIND
 from localscale.lab.data.written import WrittenDataset
 
@@ -81,7 +79,6 @@ class LocallyScaledObjects(VisionDataset):
 
 def _read_mask(data: bytes, key: str) -> Tensor:
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return torch.from_numpy(np.asarray(image).astype(np.int64))
-    except (OSError, SyntaxError, ValueError) as error:
+        return torch.from_numpy(read_labels(data))
+    except DataError as error:
         raise DataError(f"a mask of sample {key} is broken ({error}); generate the dataset again") from error

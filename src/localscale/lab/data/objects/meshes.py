@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
 
 from localscale.errors import DataError
 from localscale.extras import require
 from localscale.files import read_whole
+from localscale.lab.data.images import FORMATS, open_image
+from localscale.lab.data.objects.embedded import embedded_images
 from localscale.lab.data.objects.materials import Material, read_materials
 
 __all__ = ["SUFFIXES", "Mesh", "UpAxis", "class_name", "load_mesh"]
 
 SUFFIXES = (".glb", ".obj")
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tga", ".tif", ".tiff", ".webp")
+TEXTURES = (*FORMATS, "TGA")
+MOST_TEXELS = 1 << 26  # 8192×8192
+COMMENT = b"# read by localscale\n"
 UpAxis = Literal["y", "z"]
 
 
@@ -77,8 +80,9 @@ class Resolver:
             if path.is_file():
                 data = path.read_bytes()
                 self.digest.update(name.encode() + b"\0" + data)
-                if path.suffix.lower() in IMAGES:
-                    self._check_image(data, name)
+                if path.suffix.lower() == ".mtl":
+                    return COMMENT + data  # nothing that begins with this is an image to any reader
+                self._check_image(data, name)
                 return data
         self.errors.append(f'it refers to "{name}", which does not exist')
         raise FileNotFoundError(name)
@@ -86,10 +90,9 @@ class Resolver:
     def _check_image(self, data: bytes, name: str) -> None:
         """Check the header only; broken pixel data are found when the texture is built."""
         try:
-            with Image.open(io.BytesIO(data)):
-                pass
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            self.errors.append(f'its texture "{name}" is not a readable image')
+            check_texture(data, f'its texture "{name}"')
+        except DataError as error:
+            self.errors.append(str(error))
             raise ValueError(name) from error
 
     def __getitem__(self, name: str) -> bytes:
@@ -100,6 +103,12 @@ class Resolver:
 
     def namespaced(self, namespace: str) -> Resolver:
         return self
+
+
+def check_texture(data: bytes, name: str) -> None:
+    """Raise ``DataError``, which begins with ``name``, unless the bytes begin like an image that may be decoded."""
+    with open_image(data, name, formats=TEXTURES, most_pixels=MOST_TEXELS):
+        pass
 
 
 def class_name(path: Path) -> str:
@@ -155,8 +164,12 @@ def _read_parts(path: Path, name: str) -> tuple[list[Any], str]:
     resolver.digest.update(data)
     kind = path.suffix.lower()[1:]
     try:
+        for image in embedded_images(data) if kind == "glb" else ():
+            check_texture(image, "one of its textures")
         scene = trimesh.load_scene(io.BytesIO(data), file_type=kind, resolver=resolver, process=False)
         parts = [part for part in scene.dump() if isinstance(part, trimesh.Trimesh) and len(part.faces)]
+    except DataError as error:
+        raise DataError(f"mesh {name}: {error}") from error
     except Exception as error:  # trimesh's parsers raise exceptions of many types
         cause = resolver.errors[0] if resolver.errors else f"it cannot be read ({type(error).__name__}: {error})"
         raise DataError(f"mesh {name}: {cause}") from error

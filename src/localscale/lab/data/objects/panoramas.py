@@ -8,6 +8,7 @@ and polar angle π(i + ½)/H.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = ["SUFFIXES", "Panorama", "directions_of", "load_panorama", "sample_pan
 SUFFIXES = (".hdr", ".exr")
 MAX_WIDTH = 2048  # texels of this size are finer than the pixels of a 256 px image
 MIN_HEIGHT = 8
+MOST_PIXELS = 200_000_000  # 16k panoramas have 134 million
+RADIANCE = re.compile(rb"#\?(?:[^\n]*\n)+?\n[-+][XY] +(?P<height>\d{1,9}) +[-+][XY] +(?P<width>\d{1,9})\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +117,10 @@ def _hash(name: str) -> float:
 
 def _read_hdr(data: bytes, name: str) -> np.ndarray:
     cv2 = require("cv2", "objects")
+    size = RADIANCE.match(data)  # OpenCV would read any format
+    if size is None:
+        raise DataError(f"panorama {name} is a broken .hdr file, or another format under that name")
+    _check_size(int(size["width"]), int(size["height"]), name)
     try:
         image = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
     except cv2.error as error:
@@ -123,11 +130,21 @@ def _read_hdr(data: bytes, name: str) -> np.ndarray:
     return image[..., ::-1]
 
 
+def _check_size(width: int, height: int, name: str) -> None:
+    if width * height > MOST_PIXELS:
+        raise DataError(f"panorama {name} has {width}×{height} pixels; at most {MOST_PIXELS:,} are read")
+
+
 def _read_exr(path: Path) -> np.ndarray:
     openexr = require("OpenEXR", "objects")
     try:
+        with openexr.File(str(path), header_only=True) as file:
+            low, high = file.header()["dataWindow"]
+        _check_size(*(int(side) for side in high - low + 1), path.name)
         with openexr.File(str(path)) as file:
             channels = {name: np.asarray(channel.pixels) for name, channel in file.channels().items()}
+    except DataError:
+        raise
     except Exception as error:  # the binding raises RuntimeError and TypeError
         raise DataError(f"panorama {path.name} is a broken .exr file: {error}") from error
     for joined in ("RGB", "RGBA"):

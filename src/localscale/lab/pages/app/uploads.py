@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from PIL import Image
 
 from localscale.errors import ConfigError, DataError
 from localscale.files import read_whole
-from localscale.lab.data.images import MAX_PIXELS, read_image
+from localscale.lab.data.images import MAX_PIXELS, open_image, read_image
 
 __all__ = ["Limits", "read_upload"]
 
@@ -81,11 +79,9 @@ def read_upload(path: Path, limits: Limits) -> Image.Image:
 def _read_size(data: bytes, name: str) -> tuple[int, int]:
     """Read width and height from the file's header, without decoding pixels."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of large images; the caller checks the size
-            with Image.open(io.BytesIO(data)) as image:
-                return image.size
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{name} has more pixels than can be read; make the image smaller first") from error
-    except Exception as error:  # Pillow's decoders raise exceptions of any type
+        with open_image(data, name) as image:
+            return image.size
+    except DataError as error:
+        if "pixels" in str(error) or "exceeds limit" in str(error):
+            raise DataError(f"{name} has more pixels than can be read; make the image smaller first") from error
         raise DataError(f"{name} cannot be opened as an image; upload a PNG, JPEG or WebP file") from error
