@@ -1,4 +1,4 @@
-"""Lock a folder, so that one process at a time writes to it, and compare the settings that it was begun with."""
+"""Lock a folder, so that one process at a time writes to it; compare settings; recognize links out of a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from localscale.errors import OutputError
 
-__all__ = ["differences", "locked"]
+__all__ = ["differences", "locked", "stays_inside"]
 
 
 @contextlib.contextmanager
@@ -58,6 +58,18 @@ def _wait_for_lock(descriptor: int, folder: Path, activity: str, deadline: float
             raise OutputError(
                 f"{folder} cannot be locked ({error.strerror}); choose a folder on a file system that supports locks"
             ) from error
+
+
+def stays_inside(path: Path, root: Path) -> bool:
+    """Return whether ``path`` lies in ``root`` after all symbolic links are followed; ``root`` itself may be a link.
+
+    >>> stays_inside(Path("photos/cat/1.jpg"), Path("photos")), stays_inside(Path("photos/../1.jpg"), Path("photos"))
+    (True, False)
+    """
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or a name that no file can have
+        return False
 
 
 def differences(found: Any, wanted: Any, name: str = "") -> list[str]:

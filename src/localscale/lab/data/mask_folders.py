@@ -14,6 +14,7 @@ from localscale.errors import DataError
 from localscale.lab.data.checking import check_all, warn_left_out
 from localscale.lab.data.imagenet.image_list import images_below
 from localscale.lab.data.images import read_image, read_labels
+from localscale.lab.folders import stays_inside
 
 __all__ = ["IMAGES", "MASKS", "MaskFolder", "check_mask_folder", "hold_out_masks", "list_mask_folder", "read_pair"]
 
@@ -43,7 +44,10 @@ def list_mask_folder(root: Path | None, *, flag: str) -> MaskFolder:
     if absent:
         hint = "; to learn classes from the names of folders leave out --task segmentation" if len(absent) == 2 else ""
         raise DataError(f"{flag} {root}: {absent[0]} is not a folder; expected {root.name}/{expected}{hint}")
-    images, masks = (_by_name(root / part) for part in (IMAGES, MASKS))
+    for part in (root / IMAGES, root / MASKS):
+        if not stays_inside(part, root):
+            raise DataError(f"{flag} {root}: {part} is a symbolic link out of {root}; copy the folder to its place")
+    images, masks = (_by_name(root / part, root) for part in (IMAGES, MASKS))
     for name, mask in masks.items():
         if name in images and mask.suffix.lower() in LOSSY:
             raise DataError(f"{mask} is compressed with loss, which changes class numbers; save masks as PNG")
@@ -66,10 +70,10 @@ def list_mask_folder(root: Path | None, *, flag: str) -> MaskFolder:
     return MaskFolder(root, tuple((images[name], masks[name]) for name in both))
 
 
-def _by_name(folder: Path) -> dict[str, Path]:
+def _by_name(folder: Path, root: Path) -> dict[str, Path]:
     """Return the images below ``folder`` by their names without ending; two of one name raise ``DataError``."""
     found: dict[str, Path] = {}
-    for name in images_below(folder, folder):
+    for name in images_below(folder, folder, root=root):
         key, path = str(PurePosixPath(name).with_suffix("")), folder / name
         if key in found:
             raise DataError(f"{found[key]} and {path} differ only in their ending; rename one of them")

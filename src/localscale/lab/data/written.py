@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.errors import DataError
+from localscale.lab.folders import stays_inside
 
 __all__ = ["DATASET", "FORMAT", "MANIFEST", "WrittenDataset", "chunk_name", "is_key"]
 
@@ -50,7 +51,7 @@ class WrittenDataset:
         name = f"{record['key']}.{suffix}"
         try:
             if self.form == "folder":
-                return (self.root / "samples" / chunk_name(record["chunk"]) / name).read_bytes()
+                return self._inside(self._folder(record["chunk"]) / name).read_bytes()
             return self._read_member(record["chunk"], name)
         except OSError as error:
             raise DataError(
@@ -71,6 +72,30 @@ class WrittenDataset:
         return positions
 
     @cached_property
+    def _folders(self) -> dict[int, Path]:
+        """The folders of the chunks that were opened; none of them leads out of the dataset."""
+        return {}
+
+    def _folder(self, chunk: int) -> Path:
+        if chunk not in self._folders:
+            path = self.root / "samples" / chunk_name(chunk)
+            if not stays_inside(path, self.root):
+                raise self._outside(path)
+            self._folders[chunk] = path
+        return self._folders[chunk]
+
+    def _inside(self, path: Path) -> Path:
+        """Return a file of a folder that was checked; raise if it is a symbolic link out of the dataset."""
+        if path.is_symlink() and not stays_inside(path, self.root):
+            raise self._outside(path)
+        return path
+
+    def _outside(self, path: Path) -> DataError:
+        return DataError(
+            f"{path} leads out of {self.root} by a symbolic link, which is not followed; copy the files to their place"
+        )
+
+    @cached_property
     def _members(self) -> dict[int, dict[str, tuple[int, int]]]:
         """The offset and size of each file in the shards that were opened."""
         return {}
@@ -78,6 +103,8 @@ class WrittenDataset:
     def _read_member(self, chunk: int, name: str) -> bytes:
         path = self.root / "shards" / f"{chunk_name(chunk)}.tar"
         if chunk not in self._members:
+            if not stays_inside(path, self.root):
+                raise self._outside(path)
             try:
                 with tarfile.open(path, "r:") as tar:
                     self._members[chunk] = {member.name: (member.offset_data, member.size) for member in tar}
@@ -94,7 +121,7 @@ class WrittenDataset:
         return data
 
     def _read_description(self) -> dict[str, Any]:
-        path = self.root / DATASET
+        path = self._inside(self.root / DATASET)
         try:
             description = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -112,7 +139,7 @@ class WrittenDataset:
 
     def _read_manifest(self) -> list[str]:
         try:
-            return (self.root / MANIFEST).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            return self._inside(self.root / MANIFEST).read_text(encoding="utf-8").removesuffix("\n").split("\n")
         except FileNotFoundError as error:
             raise DataError(
                 f"{self.root} is unfinished: it has no {MANIFEST}. Run the command that wrote it again; it continues "

@@ -14,6 +14,7 @@ from localscale.errors import DataError
 from localscale.lab.data.boxes import Box
 from localscale.lab.data.imagenet.stages import Photograph
 from localscale.lab.data.images import read_image
+from localscale.lab.folders import stays_inside
 
 __all__ = ["TRIMAP", "find_box_file", "find_mask_file", "load_boxes", "parse_box", "read_mask"]
 
@@ -79,4 +80,7 @@ def read_mask(path: Path, photograph: Photograph) -> np.ndarray:
 def _find(folder: Path, name: str, endings: tuple[str, ...]) -> Path | None:
     stem = PurePosixPath(name).with_suffix("")
     candidates = [folder.joinpath(*stem.parts[:-1], stem.name + ending) for ending in endings]
-    return next((path for path in candidates if path.is_file()), None)
+    path = next((path for path in candidates if path.is_file()), None)
+    if path is not None and not stays_inside(path, folder):
+        raise DataError(f"{path} is a symbolic link out of {folder}; copy the file to its place")
+    return path

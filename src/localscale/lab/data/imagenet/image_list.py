@@ -6,11 +6,13 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from localscale.errors import DataError
 from localscale.lab.data.imagenet.annotations import TRIMAP
+from localscale.lab.folders import stays_inside
 
 __all__ = ["ENDINGS", "ImageList", "find_class_index", "images_below", "list_images", "read_class_index"]
 
@@ -111,10 +113,21 @@ def _label(folders: list[str], path: Path | None, *, given: bool) -> tuple[dict[
     return {name: table[name] for name in folders}, tuple(_readable(name) for _, name in pairs), True
 
 
-def images_below(path: Path, folder: Path) -> list[str]:
-    """Return the names of files with an image's ending; broken links are included and skipped later with a reason."""
-    names, others = list[str](), list[str]()
+def images_below(path: Path, folder: Path, *, root: Path | None = None) -> list[str]:
+    """Return the names, below ``folder``, of files in ``path`` with an image's ending.
+
+    Links out of ``root``, which is ``folder`` by default, are left out with a warning. Other broken links are included
+    and skipped later with a reason.
+    """
+    names, others, outside = list[str](), list[str](), list[Path]()
+    root = root or folder
+    if not stays_inside(path, root):
+        warn_of_links([path], root)
+        return names
     for file in path.rglob("*"):
+        if file.is_symlink() and not stays_inside(file, root):
+            outside.append(file)
+            continue
         if file.name.startswith(".") or file.name.endswith(TRIMAP) or not (file.is_file() or file.is_symlink()):
             continue
         (names if file.suffix.lower() in ENDINGS else others).append(file.relative_to(folder).as_posix())
@@ -123,7 +136,20 @@ def images_below(path: Path, folder: Path) -> list[str]:
         log.warning(
             "%d files in %s do not have an image's ending and are not used (%s)", len(unknown), path, unknown[0]
         )
+    warn_of_links(outside, root)
     return sorted(names)
+
+
+def warn_of_links(links: Sequence[Path], root: Path) -> None:
+    """Warn that these links, if there are any, lead out of ``root`` and are not followed."""
+    if links:
+        log.warning(
+            "%d symbolic links lead out of %s and are not followed, such as %s; copy the files into the folder, or use "
+            "hard links",
+            len(links),
+            root,
+            links[0],
+        )
 
 
 def _readable(name: str) -> str:

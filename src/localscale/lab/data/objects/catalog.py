@@ -14,6 +14,7 @@ from localscale.lab.data.objects import meshes as mesh_files
 from localscale.lab.data.objects import panoramas as panorama_files
 from localscale.lab.data.objects.meshes import UpAxis, class_name, load_mesh
 from localscale.lab.data.objects.panoramas import load_panorama
+from localscale.lab.folders import stays_inside
 
 __all__ = ["Entry", "Rejection", "checksum", "read_meshes", "read_panoramas"]
 
@@ -82,6 +83,8 @@ def _read_all(
     for path in files:
         shown = path.relative_to(folder).as_posix()
         try:
+            if path.is_symlink() and not stays_inside(path, folder):
+                raise DataError(f"it is a symbolic link out of {folder}; copy the file to its place")
             status = path.stat()
             entry = read(path.absolute(), (status.st_size, status.st_mtime_ns))
             if entry.name in entries:

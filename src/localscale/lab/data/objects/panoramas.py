@@ -140,7 +140,8 @@ def _read_exr(path: Path) -> np.ndarray:
     try:
         with openexr.File(str(path), header_only=True) as file:
             low, high = file.header()["dataWindow"]
-        _check_size(*(int(side) for side in high - low + 1), path.name)
+        width, height = (int(side) for side in high - low + 1)
+        _check_size(width, height, path.name)
         with openexr.File(str(path)) as file:
             channels = {name: np.asarray(channel.pixels) for name, channel in file.channels().items()}
     except DataError:
