@@ -4,8 +4,10 @@ import hashlib
 import io
 import json
 import threading
+import time
 import zipfile
 from collections import Counter
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -49,11 +51,21 @@ def panorama_bytes(seed: int) -> bytes:
     return cv2.imencode(".hdr", np.ascontiguousarray(noisy_radiance(16, seed)))[1].tobytes()
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Anything that a server can send: a body, of which ``pause`` seconds pass before each byte, and headers."""
+
+    body: bytes = b""
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    pause: float = 0.0
+
+
 class Server:
     """``with Server() as server:`` serves ``models`` and ``panoramas``; ``server.seen`` counts the requests.
 
     ``faults`` maps a path to a list with one entry per request: a status code, ``"cut"`` (the connection ends too
-    early), ``"swap"`` (other bytes of the same length), or None for the right answer.
+    early), ``"swap"`` (other bytes of the same length), an ``Answer``, or None for the right answer.
     """
 
     def __init__(self, models: int = 5, panoramas: int = 3, page: int = 2) -> None:
@@ -115,6 +127,9 @@ class Server:
         queue = self.faults.get(path, [])
         fault = queue.pop(0) if queue else None
         body = self.content(path, parse_qs(parts.query))
+        if isinstance(fault, Answer):
+            self.send(request, fault)
+            return
         if isinstance(fault, int) or body is None:
             request.send_error(fault if isinstance(fault, int) else 404)
             return
@@ -122,3 +137,19 @@ class Server:
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         request.wfile.write(body[: len(body) // 2] if fault == "cut" else body[::-1] if fault == "swap" else body)
+
+    @staticmethod
+    def send(request: BaseHTTPRequestHandler, answer: Answer) -> None:
+        try:
+            request.send_response(answer.status)
+            for name, value in answer.headers:
+                request.send_header(name, value)
+            request.end_headers()
+            for k in range(len(answer.body)) if answer.pause else ():
+                request.wfile.write(answer.body[k : k + 1])
+                request.wfile.flush()
+                time.sleep(answer.pause)
+            if not answer.pause:
+                request.wfile.write(answer.body)
+        except OSError:  # the client has heard enough
+            pass

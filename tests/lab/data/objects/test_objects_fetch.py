@@ -1,5 +1,6 @@
 """Downloads, end to end, from a server that imitates the real ones and from no server at all."""
 
+import hashlib
 import io
 import json
 import socket
@@ -55,7 +56,9 @@ def test_downloaded_files_can_be_used_and_have_sources_and_licences(server, tmp_
         "url": f"{server.address}/download/sky_2.hdr",
         "licence": "CC0 1.0",
         "authors": ["Ann"],
+        "sha256": hashlib.sha256(server.panoramas["sky_2"]).hexdigest(),
     }
+    assert len({source["sha256"] for source in sources}) == 4, "the five meshes are alike"
 
 
 def test_complete_files_are_not_downloaded_again(server, tmp_path):

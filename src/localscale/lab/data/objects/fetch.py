@@ -5,27 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 import urllib.parse
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 
 from tqdm import tqdm
 
 from localscale.errors import ConfigError, DataError, OutputError
 from localscale.files import write_whole
-from localscale.lab.data.objects.archives import is_unpacked, unpack_model
+from localscale.lab.data.objects.answers import is_name, plain, read_authors, read_names, read_panorama_file
+from localscale.lab.data.objects.archives import digest_of_model, is_unpacked, unpack_model
 from localscale.lab.data.objects.downloads import Web, is_intact
 
 __all__ = ["LICENCES", "Fetched", "Services", "Source", "fetch_objects"]
 
 logger = logging.getLogger(__name__)
 OWNER, COLLECTION = "GoogleResearch", "Scanned Objects by Google Research"
-NAME = re.compile(r"[\w()&+,'-][\w()&+,.' -]*")
-PAGE = 100
+PAGE, MOST_PAGES, MOST_NAMES = 100, 200, 20_000  # Google Scanned Objects are 1,030 models
+RADIANCE = b"#?"  # the first bytes of every .hdr file
 LICENCES = """\
 # Licences
 
@@ -47,13 +46,17 @@ class Services:
 
 @dataclass(frozen=True)
 class Source:
-    """One downloaded mesh or panorama: its address, licence and authors."""
+    """One downloaded mesh or panorama: its address, licence and authors, and the SHA-256 of what was kept of it.
+
+    The checksum of a mesh is that of the list of its files with the SHA-256 of each.
+    """
 
     name: str
     kind: str
     url: str
     licence: str
     authors: tuple[str, ...]
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def _fetch_meshes(folder: Path, count: int, services: Services, web: Web, progre
                 unpack_model(archive, folder / name)
         finally:
             archive.unlink(missing_ok=True)
-        return Source(name, "mesh", url, "CC BY 4.0", ("Google Research",))
+        return Source(name, "mesh", url, "CC BY 4.0", ("Google Research",), digest_of_model(folder / name))
 
     names = _choose(_list_models(services, web), count, "meshes")
     return _fetch_each(names, get, "meshes", services.fuel, progress)
@@ -126,13 +129,15 @@ def _fetch_panoramas(
         raise DataError(f"{services.haven} lists no panoramas; expected a JSON object with one entry for each")
 
     def get(name: str) -> Source:
-        file = _panorama_file(name, resolution, services, web)
+        answer = web.read_json(f"{services.haven}/files/{urllib.parse.quote(name)}")
+        file = read_panorama_file(answer, name, resolution, services.haven)
         path = folder / f"{name}_{resolution}.hdr"
-        if not is_intact(path, size=file["size"], md5=file["md5"]):
-            logger.info("downloading %s", file["url"])
-            web.download(file["url"], path, size=file["size"], md5=file["md5"])
-        authors = listing[name].get("authors") if isinstance(listing[name], dict) else None
-        return Source(name, "panorama", file["url"], "CC0 1.0", tuple(authors or ("Poly Haven",)))
+        if not is_intact(path, size=file.size, md5=file.md5):
+            logger.info("downloading %s", plain(file.url))
+            web.download(file.url, path, size=file.size, md5=file.md5, begins=RADIANCE)
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Source(name, "panorama", file.url, "CC0 1.0", read_authors(listing[name]), digest)
 
     return _fetch_each(_choose(listing, count, "panoramas"), get, "panoramas", services.haven, progress)
 
@@ -144,8 +149,8 @@ def _fetch_each(names: Iterable[str], get: Callable[[str], Source], what: str, s
         try:
             sources.append(get(name))
         except DataError as error:
-            logger.warning("%s of the %s is left out: %s", name, what, error)
-            failed[name] = str(error)
+            failed[name] = plain(error)
+            logger.warning("%s of the %s is left out: %s", name, what, failed[name])
     if not sources:
         first = next(iter(failed.values()), "none were listed")
         raise DataError(f"no {what} could be downloaded from {server}: {first}")
@@ -154,44 +159,31 @@ def _fetch_each(names: Iterable[str], get: Callable[[str], Source], what: str, s
 
 def _list_models(services: Services, web: Web) -> list[str]:
     """Return the names of all models, page by page; the page after the last one is empty or has status 404."""
-    names: list[str] = []
-    page = 1
-    while True:
+    names: dict[str, None] = {}
+    for page in range(1, MOST_PAGES + 1):
         query = f"page={page}&per_page={PAGE}&q=collections:{urllib.parse.quote(COLLECTION)}"
         try:
             models = web.read_json(f"{services.fuel}/models?{query}")
         except DataError as error:
             if page > 1 and isinstance(error.__cause__, HTTPError) and error.__cause__.code == 404:
-                return names
+                return list(names)
             raise
-        if not isinstance(models, list):
-            raise DataError(f"{services.fuel} returned a {type(models).__name__}; expected a list of models")
-        fresh = [model["name"] for model in models if _is_ours(model) and model["name"] not in names]
+        try:
+            fresh = [name for name in read_names(models, OWNER) if name not in names]
+        except DataError as error:
+            raise DataError(f"{services.fuel} {error}") from None
+        names |= dict.fromkeys(fresh)
         if not fresh:
-            return names
-        names += fresh
-        page += 1
-
-
-def _is_ours(model: Any) -> bool:
-    return isinstance(model, dict) and isinstance(model.get("name"), str) and model.get("owner", OWNER) == OWNER
-
-
-def _panorama_file(name: str, resolution: str, services: Services, web: Web) -> dict[str, Any]:
-    files = web.read_json(f"{services.haven}/files/{urllib.parse.quote(name)}")
-    try:
-        sizes = files["hdri"]
-        if resolution not in sizes:
-            raise DataError(f'{name} has no resolution "{resolution}"; it has {", ".join(sorted(sizes))}')
-        file = sizes[resolution]["hdr"]
-        return {"url": str(file["url"]), "size": int(file["size"]), "md5": str(file["md5"])}
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{services.haven} gives no address for the .hdr file of {name} ({error!r})") from error
+            return list(names)
+        if len(names) >= MOST_NAMES:
+            break
+    logger.warning("%s lists more than %d models; the first ones are used", services.fuel, len(names))
+    return list(names)[:MOST_NAMES]
 
 
 def _choose(names: Iterable[str], count: int, what: str) -> list[str]:
     """Select ``count`` names by a hash; leave out names that are not safe as a folder's name."""
-    usable = [name for name in names if NAME.fullmatch(name)]
+    usable = [name for name in names if is_name(name)]
     chosen = sorted(usable, key=lambda name: hashlib.sha256(name.encode()).digest())[:count]
     if len(chosen) < count:
         logger.warning("%d %s were requested; the collection has %d", count, what, len(chosen))
