@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 __all__ = ["App"]
 
@@ -25,8 +25,14 @@ class App:
     """Folder of a finished run to compare the run with; by default, the run itself with its canonicalizers off."""
     pretrained: str = "timm"
     """Weights of a timm model: timm (downloaded), none (random), or the path of a safetensors file."""
+    also: tuple[Path, ...] = ()
+    """Folders of further finished runs that visitors can choose on the page."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets other machines open the page, which is not protected by a password."""
+    """Address to listen on; 0.0.0.0 lets other machines open the page and needs --password or --no-password."""
+    password: str | None = None
+    """Password that visitors must type, with any user name; other users of this machine can see the command line."""
+    no_password: Annotated[bool, FlagCreatePairsOff] = False
+    """Let everybody who reaches this machine open the page."""
     port: int = 7860
     """Port to listen on; 0 takes any free port."""
     max_megapixels: float = 40.0
@@ -50,6 +56,9 @@ class App:
                 host=self.host,
                 port=self.port,
                 limits=limits,
+                also=self.also,
+                password=self.password,
+                no_password=self.no_password,
             ) as address,
         ):
             print(f"{address} is open; press Ctrl-C to close it", flush=True)

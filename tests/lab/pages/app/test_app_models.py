@@ -110,14 +110,41 @@ def test_a_control_needs_a_run_with_the_same_classes(folder: Path, tmp_path: Pat
 
 
 def test_the_first_pair_and_the_last_two_stay_in_memory(folder: Path, pair: Pair):
-    models = Models(pair, "none")
-    assert models.names == ["small"]
-    names = [str(folder / "model"), str(folder / "control"), "test_resnet"]
+    models = Models(pair, "none", [folder / "model", folder / "control"])
+    names = [*models.names[1:], "test_resnet"]
     first, second, third = map(models.get, names)
     assert models.get("small") is pair
     assert models.get(names[2]) is third
     assert models.get(names[1]) is second
     assert models.get(names[0]) is not first
+
+
+def test_the_page_calls_runs_by_their_recipes(folder: Path, pair: Pair):
+    recipes = [read_run(folder / name).recipe.name for name in ("model", "control")]
+    models = Models(pair, "none", [folder / "model", folder / "control", folder / "model"])
+    assert models.names == ["small", *recipes, f"{recipes[0]} (2)"]
+    assert open_pair(str(folder / "model")).name == recipes[0]
+    assert all(models.get(name).name == name for name in models.names)
+
+
+@pytest.mark.parametrize("name", ["{there}", "{there}/model", "/nowhere", "./model", "~", "..", "", None, 3, ["small"]])
+def test_a_visitor_opens_no_folder(name: object, folder: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    name = name.format(there=folder) if isinstance(name, str) else name
+    with pytest.raises(ConfigError, match=r"no model (is called|was named)") as caught:
+        Models(pair, "none").get(name)
+    assert "folder" not in str(caught.value)
+
+
+def test_a_model_that_fails_to_load_tells_no_folder(folder: Path, pair: Pair, tmp_path: Path, caplog):
+    run = shutil.copytree(folder / "model", tmp_path / "run")
+    models = Models(pair, str(tmp_path / "weights.safetensors"), [run])
+    (run / "weights.safetensors").write_bytes(b"\0" * 100)
+    for name in (models.names[1], "test_resnet"):
+        with pytest.raises(ConfigError, match="cannot be loaded; the server's terminal shows why") as caught:
+            models.get(name)
+        assert str(tmp_path) not in str(caught.value)
+    assert str(tmp_path) in caplog.text
 
 
 @pytest.mark.skipif(not (SHIPPED / "model").is_dir(), reason="the small model is not in this copy")

@@ -29,7 +29,7 @@ def test_every_handler_fills_its_outputs(pair: Pair, tmp_path: Path, monkeypatch
     from localscale.lab.pages.app.page import make_page
 
     async def page() -> gr.Blocks:  # Gradio leaves an event loop open unless one is running
-        return make_page(Models(pair), Limits())
+        return make_page(Models(pair), Limits(), tmp_path)
 
     handlers = {handler.name: handler for handler in asyncio.run(page()).fns.values()}
     example, drag = gr.EventData(None, {"number": 1}), gr.EventData(None, {"row": 1, "column": 1, "x": 0.4, "y": 0.3})

@@ -11,6 +11,8 @@ from localscale.conventions import lattice
 from localscale.errors import DataError
 from localscale.lab.data.boxes import Box
 from localscale.lab.pages.app.box_map import BoxMap
+from localscale.lab.pages.app.examples import read_examples
+from localscale.lab.pages.app.models import Pair
 from localscale.lab.pages.app.scaling import (
     LARGEST,
     SMALLEST,
@@ -20,6 +22,7 @@ from localscale.lab.pages.app.scaling import (
     factors_to_try,
     fit_factor,
 )
+from localscale.lab.pages.app.views import mark_part, scale_part, view_example
 
 SHARES = st.floats(0, 1)
 FACTORS = st.floats(SMALLEST, LARGEST)
@@ -144,3 +147,10 @@ def test_a_brush_marks_the_box_around_its_stroke():
     assert box.edges == pytest.approx((0.4, 0.1, 0.8, 0.7))
     with pytest.raises(DataError, match="nothing was painted"):
         box_around([], radius=0.1)
+
+
+def test_the_whole_image_can_be_marked(pair: Pair):
+    view = mark_part(pair, view_example(pair, read_examples()[0]), box_between((0, 0), (1, 1)))
+    scaled = scale_part(pair, view, 2.0)
+    assert (scaled.factor, scaled.box.edges) == (1.0, (0.0, 0.0, 1.0, 1.0))
+    torch.testing.assert_close(scaled.image, view.input)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import timm
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as T
 
 from localscale.adaptation import AdaptedModel
-from localscale.errors import CheckpointError, ConfigError
+from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.lab.backbones.catalogue import Normalise, create_backbone, normalisation, sketch_of
 from localscale.lab.runs.answers import method_of
 from localscale.lab.runs.finished import FinishedRun, check_control, read_run
@@ -28,6 +30,8 @@ __all__ = ["SHIPPED", "SMALL", "Models", "Pair", "open_pair", "open_run", "shipp
 SMALL = "small"
 SHIPPED = Path(__file__).with_name("small")  # runs "model" and "control"
 KEPT = 2  # pairs in memory besides the first
+SHOWN = 60  # characters of an unknown name
+log = logging.getLogger(__name__)
 ABOUT: dict[str | None, str] = {
     "size equilibrium": "Size equilibrium: a small network estimates how large things are, and a map brings all "
     "of them to one size before the backbone sees the image.",
@@ -36,6 +40,10 @@ ABOUT: dict[str | None, str] = {
     None: "This run has no canonicalizer to show.",
 }
 INVE = "InvE, invariance error: how much the answers change when parts of an image change size; 0 is best."
+
+
+class NoClassifierError(ConfigError):
+    """A timm model has no classifier."""
 
 
 @dataclass(frozen=True)
@@ -100,40 +108,69 @@ def open_pair(name: str, *, control: Path | None = None, pretrained: str = "timm
         return open_run(SHIPPED / "model", name=name, control=control or SHIPPED / "control")
     folder = Path(name).expanduser()
     if folder.exists() or name.startswith((".", "~")) or os.sep in name:
-        return open_run(folder, name=name, control=control)
+        return open_run(folder, control=control)
     if control is not None:
         raise ConfigError(f"{name} is a timm model, which needs no control; leave --control out, or name a run")
     return _open_timm(name, pretrained)
 
 
 class Models:
-    """The pair that the page was opened with, and the pairs chosen last, which are kept in memory."""
+    """The pairs that the page offers: the one that it was opened with, the small one, and the runs in ``folders``.
 
-    def __init__(self, first: Pair, pretrained: str = "timm") -> None:
+    A visitor can also type the name of a timm model, but no folder. Each run is called by its recipe, so that no folder
+    of the server appears on the page. The first pair and the last two others are kept in memory.
+    """
+
+    def __init__(self, first: Pair, pretrained: str = "timm", folders: Sequence[Path] = ()) -> None:
         self.first, self.pretrained = first, pretrained
         self._lock = threading.Lock()
         self._others: OrderedDict[str, Pair] = OrderedDict()
+        self._runs: dict[str, Path] = {}
+        for folder in folders:
+            name = read_run(folder).recipe.name
+            taken = sum(each.partition(" (")[0] == name for each in self.names)
+            self._runs[f"{name} ({taken + 1})" if taken else name] = folder
 
     @property
     def names(self) -> list[str]:
         """The names that the page offers."""
-        return list(dict.fromkeys((self.first.name, *([SMALL] if shipped() else []))))
+        return list(dict.fromkeys((self.first.name, *([SMALL] if shipped() else []), *self._runs)))
 
-    def get(self, name: str) -> Pair:
-        """Return the pair called ``name``, loading it if it is not in memory."""
+    def get(self, name: Any) -> Pair:
+        """Return the pair called ``name``, loading it if it is not in memory; no error mentions a folder."""
         if name == self.first.name:
             return self.first
+        if not isinstance(name, str) or not (name in self.names or timm.is_model(name.partition(".")[0])):
+            raise ConfigError(_unknown(name, self.names))
         with self._lock:
             if name not in self._others:
-                self._others[name] = open_pair(name, pretrained=self.pretrained)
+                self._others[name] = self._load(name)
             self._others.move_to_end(name)
             if len(self._others) > KEPT:
                 self._others.popitem(last=False)
             return self._others[name]
 
+    def _load(self, name: str) -> Pair:
+        try:
+            if name in self._runs:
+                return open_run(self._runs[name], name=name)
+            return open_pair(SMALL) if name == SMALL else _open_timm(name, self.pretrained)
+        except NoClassifierError:
+            raise
+        except Exception as error:  # it may name a folder of the server
+            log.exception("the model %r cannot be loaded", name)
+            raise ConfigError(f"the model {name} cannot be loaded; the server's terminal shows why") from error
 
-def open_run(folder: Path, *, name: str, control: Path | None = None) -> Pair:
-    """Load the finished run in ``folder``, which must classify, as the pair called ``name``."""
+
+def _unknown(name: Any, offered: Sequence[str]) -> str:
+    shown = name.strip()[:SHOWN] if isinstance(name, str) else ""
+    if not shown:
+        return "no model was named; choose one, or type the name of a timm model"
+    return f"no model is called {shown!r}: {near_misses(shown.partition('.')[0], (*offered, *timm.list_models()))}"
+
+
+def open_run(folder: Path, *, name: str | None = None, control: Path | None = None) -> Pair:
+    """Load the finished run in ``folder``, which must classify, as the pair called ``name``, by default its recipe."""
     run = read_run(folder)
     data = run.recipe.loaded_data
     if data.dense:
@@ -149,7 +186,7 @@ def open_run(folder: Path, *, name: str, control: Path | None = None) -> Pair:
         notes[0] += " Compared with the same weights, canonicalizer off."
     notes += [ABOUT[method_of(model)], INVE]
     return Pair(
-        name=name,
+        name=name or run.recipe.name,
         notes=tuple(notes),
         model=model,
         control=other,
@@ -169,7 +206,7 @@ def _open_timm(name: str, pretrained: str) -> Pair:
     config: dict[str, Any] = sketch.pretrained_cfg
     classes, size = config["num_classes"], config["input_size"][-1]
     if not classes:
-        raise ConfigError(f"{name} has no classifier; choose a model that predicts classes")
+        raise NoClassifierError(f"{name} has no classifier; choose a model that predicts classes")
     weights = ", with random weights" if pretrained == "none" else ""
     return Pair(
         name=name,

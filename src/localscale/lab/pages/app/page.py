@@ -14,12 +14,13 @@ from torchvision.transforms.v2 import functional as T
 from localscale.errors import DataError
 from localscale.lab.pages.app import javascript, panels
 from localscale.lab.pages.app.drawing import strip
+from localscale.lab.pages.app.events import read_knot, read_mark, read_number, read_whole_number, read_word
 from localscale.lab.pages.app.examples import Example, read_examples
 from localscale.lab.pages.app.knots import Knots, Moving, even_knots, move_knot, random_knots
 from localscale.lab.pages.app.models import Models, Pair
 from localscale.lab.pages.app.notices import errors_as_notices
-from localscale.lab.pages.app.scaling import LARGEST, SMALLEST, box_around, box_between
-from localscale.lab.pages.app.uploads import Limits, read_upload
+from localscale.lab.pages.app.scaling import LARGEST, SMALLEST
+from localscale.lab.pages.app.uploads import Limits, take_upload
 from localscale.lab.pages.app.views import MIDDLE, ScaledView, View, mark_part, scale_part, view_example
 from localscale.lab.pages.html import Html, element
 
@@ -30,18 +31,19 @@ KNOTS = (
     "Drag a knot to warp the image around it. A knot stops before the image folds, so every warp can be undone "
     "exactly. No model is involved."
 )
-COUNT = 4  # knots per side at first
+COUNT, FEWEST, MOST = 4, 3, 7  # knots per side at first, at least and at most
+MARKS = ("box", "brush")
 ONE_AT_A_TIME: dict[str, Any] = {"concurrency_id": "models", "concurrency_limit": 1, "api_visibility": "private"}
 EVERY_EVENT: dict[str, Any] = {**ONE_AT_A_TIME, "trigger_mode": "multiple", "show_progress": "hidden"}
 # Of the events that arrive while one is handled, only the last is handled.
 LAST_EVENT: dict[str, Any] = {**EVERY_EVENT, "trigger_mode": "always_last"}
 
 
-def make_page(models: Models, limits: Limits) -> gr.Blocks:
-    """Build the page, with the first of ``models`` selected."""
+def make_page(models: Models, limits: Limits, uploads: Path) -> gr.Blocks:
+    """Build the page, with the first of ``models`` selected; Gradio writes uploads to the folder ``uploads``."""
     with gr.Blocks(title="localscale", analytics_enabled=False) as blocks:
         parts = _lay_out(models.names)
-        _handle_images(blocks, parts, models, limits)
+        _handle_images(blocks, parts, models, limits, uploads)
         _handle_scaling(parts, models)
         _handle_knots(parts)
     return blocks
@@ -65,7 +67,7 @@ def _lay_out(names: list[str]) -> SimpleNamespace:
         with gr.Column(scale=1, min_width=120):
             parts.upload = gr.UploadButton("Upload an image", size="sm", elem_id="upload")
         with gr.Column(scale=7, min_width=320):
-            label = "Model: choose, or type a run's folder or the name of a timm model"
+            label = "Model: choose, or type the name of a timm model"
             parts.model = gr.Dropdown(names, value=names[0], allow_custom_value=True, label=label, elem_id="model")
     parts.about = _html("about")
     with gr.Tabs():
@@ -82,7 +84,7 @@ def _lay_out_scaling(parts: SimpleNamespace) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=4, min_width=220):
             parts.pad = _html("pad", js_on_load=javascript.MARK_PART)
-            parts.mode = gr.Radio(("box", "brush"), value="box", label="Mark with a", elem_id="mode", show_label=False)
+            parts.mode = gr.Radio(MARKS, value="box", label="Mark with a", elem_id="mode", show_label=False)
         with gr.Column(scale=8, min_width=320):
             parts.pictures = _html("pictures")
             label = "Size of the marked part"
@@ -102,13 +104,13 @@ def _lay_out_knots(parts: SimpleNamespace) -> None:
     with gr.Row():
         moving = get_args(Moving)
         parts.moving = gr.Radio(moving, value=moving[0], label="A drag moves", scale=3, elem_id="moving")
-        parts.count = gr.Slider(3, 7, value=COUNT, step=1, label="Knots per side", scale=3, elem_id="count")
+        parts.count = gr.Slider(FEWEST, MOST, value=COUNT, step=1, label="Knots per side", scale=3, elem_id="count")
         with gr.Column(scale=1, min_width=120):
             parts.reset = gr.Button("Reset", size="sm", elem_id="reset")
             parts.shuffle = gr.Button("Random warp", size="sm", elem_id="shuffle")
 
 
-def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, limits: Limits) -> None:
+def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, limits: Limits, uploads: Path) -> None:
     """Handle opening the page, and the choice of an example, an upload or a model."""
     examples = read_examples()
     pictures = [(example.name, example.image) for example in examples]
@@ -119,27 +121,26 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
 
     @errors_as_notices
     def on_load(name: str, knots: Knots, mode: str) -> list[Any]:
-        pair = models.get(name)
+        pair, mode = models.get(name), read_word(mode, "the mark", MARKS)
         return show(pair, view_example(pair, examples[0]), knots, mode, 0)
 
     @errors_as_notices
     def on_example(name: str, knots: Knots, mode: str, event: gr.EventData) -> list[Any]:
-        pair, number = models.get(name), int(event.number)
+        pair, mode = models.get(name), read_word(mode, "the mark", MARKS)
+        number = read_whole_number(_data(event).get("number"), "the example", 0, len(examples) - 1)
         return show(pair, view_example(pair, examples[number]), knots, mode, number)
 
     @errors_as_notices
     def on_upload(name: str, knots: Knots, mode: str, file: str) -> list[Any]:
-        pair, path = models.get(name), Path(file)
-        try:
-            image = read_upload(path, limits)
-        finally:
-            path.unlink(missing_ok=True)
+        shown, image = take_upload(file, uploads, limits)
+        pair, mode = models.get(name), read_word(mode, "the mark", MARKS)
         if pair.reads_digits:
             gr.Info(panels.READS_DIGITS)
-        return show(pair, view_example(pair, Example(path.name, image, MIDDLE)), knots, mode, None)
+        return show(pair, view_example(pair, Example(shown, image, MIDDLE)), knots, mode, None)
 
     @errors_as_notices
     def on_model(view: View | None, name: str, factor: float, mode: str) -> list[Any]:
+        factor, mode = _factor(factor), read_word(mode, "the mark", MARKS)
         pair = models.get(name)
         view = view_example(pair, _require(view).example)
         return [panels.about_panel(pair), *_show_view(pair, view, factor, mode)]
@@ -165,24 +166,24 @@ def _handle_scaling(parts: SimpleNamespace, models: Models) -> None:
     def on_factor(view: View | None, factor: float) -> list[Any]:
         view = _require(view)
         pair = models.get(view.model)
-        return _show_scaled(pair, view, scale_part(pair, view, factor))
+        return _show_scaled(pair, view, scale_part(pair, view, _factor(factor)))
 
     @errors_as_notices
     def on_warps(view: View | None, factor: float) -> Html:
         view = _require(view)
         pair = models.get(view.model)
-        return panels.sites_panel(pair, scale_part(pair, view, factor))
+        return panels.sites_panel(pair, scale_part(pair, view, _factor(factor)))
 
     @errors_as_notices
     def on_mark(view: View | None, factor: float, mode: str, event: gr.EventData) -> list[Any]:
-        view, data = _require(view), event._data
+        view, box = _require(view), read_mark(event._data)
+        factor, mode = _factor(factor), read_word(mode, "the mark", MARKS)
         pair = models.get(view.model)
-        box = box_around(data["stroke"], data["radius"]) if "stroke" in data else box_between(*data["corners"])
         return _show_view(pair, mark_part(pair, view, box), factor, mode)
 
     @errors_as_notices
     def on_mode(view: View | None, mode: str) -> Html:
-        return panels.mark_panel(_require(view), mode)
+        return panels.mark_panel(_require(view), read_word(mode, "the mark", MARKS))
 
     # The slider leaves out the warps, which are in another tab; they are drawn when that tab is opened.
     parts.factor.input(on_factor, [parts.view, parts.factor], _view_outputs(parts)[2:-1], **LAST_EVENT)
@@ -199,21 +200,34 @@ def _handle_knots(parts: SimpleNamespace) -> None:
 
     @errors_as_notices
     def on_drag(view: View | None, knots: Knots, moving: Any, event: gr.EventData) -> list[Any]:
-        return show(view, move_knot(knots, int(event.row), int(event.column), (event.x, event.y), moving))
+        return show(view, move_knot(knots, *read_knot(event._data), read_word(moving, "a drag", get_args(Moving))))
 
     @errors_as_notices
     def on_reset(view: View | None, count: float) -> list[Any]:
-        return show(view, even_knots(int(count)))
+        return show(view, even_knots(_count(count)))
 
     @errors_as_notices
     def on_shuffle(view: View | None, count: float, moving: Any) -> list[Any]:
-        return show(view, random_knots(int(count), secrets.randbits(31), moving))
+        moving = read_word(moving, "a drag", get_args(Moving))
+        return show(view, random_knots(_count(count), secrets.randbits(31), moving))
 
     outputs = [parts.knots, parts.drag, parts.back]
     parts.drag.input(on_drag, [parts.view, parts.knots, parts.moving], outputs, **EVERY_EVENT)
     parts.count.change(on_reset, [parts.view, parts.count], outputs, **LAST_EVENT)
     parts.reset.click(on_reset, [parts.view, parts.count], outputs, **EVERY_EVENT)
     parts.shuffle.click(on_shuffle, [parts.view, parts.count, parts.moving], outputs, **EVERY_EVENT)
+
+
+def _data(event: gr.EventData) -> dict[str, Any]:
+    return event._data if isinstance(event._data, dict) else {}
+
+
+def _factor(value: Any) -> float:
+    return read_number(value, "the size of the marked part", SMALLEST, LARGEST)
+
+
+def _count(value: Any) -> int:
+    return read_whole_number(value, "the number of knots", FEWEST, MOST)
 
 
 def _require(view: View | None) -> View:

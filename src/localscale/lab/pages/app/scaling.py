@@ -98,4 +98,4 @@ def factors_to_try(box: Box, count: int) -> list[float]:
 
 def _share(value: float) -> float:
     """Clamp to the image and round to less than a pixel, so that a box lies on a border or visibly apart from it."""
-    return round(min(max(value, 0.0), 1.0), 4)
+    return round(min(max(float(value), 0.0), 1.0), 4)

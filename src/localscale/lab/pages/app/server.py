@@ -7,15 +7,16 @@ import os
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from localscale.errors import ConfigError, ConvergenceWarning, OutputError
 from localscale.extras import require
+from localscale.lab.pages.app.access import OnlyThePage, check_password, password_check
 from localscale.lab.pages.app.models import SMALL, Models, open_pair
-from localscale.lab.pages.app.uploads import Limits
+from localscale.lab.pages.app.uploads import Limits, swept
 
 __all__ = ["open_page"]
 
@@ -32,6 +33,9 @@ def open_page(
     host: str = "127.0.0.1",
     port: int = 7860,
     limits: Limits | None = None,
+    also: Sequence[Path] = (),
+    password: str | None = None,
+    no_password: bool = False,
 ) -> Iterator[str]:
     """Serve the page inside a ``with`` block, which receives its address.
 
@@ -43,24 +47,30 @@ def open_page(
         host: host name or address to listen on; the default is reachable from this machine only.
         port: port to listen on; 0 takes any free port.
         limits: the largest upload, and the number of requests that may wait.
+        also: folders of further finished runs that a visitor can choose.
+        password: the password that a visitor must type, with any user name.
+        no_password: whether other machines may open the page without a password.
 
     >>> with open_page("resnet18", pretrained="none") as address:  # doctest: +SKIP
     ...     print(address)
     http://127.0.0.1:7860/
     """
     limits = limits or Limits()
+    check_password(host, password, no_password=no_password)
     # Gradio creates its temporary folder on import, so the environment is set first.
     with tempfile.TemporaryDirectory(prefix="localscale-app-") as folder, _environment(folder):
         gr = require("gradio", "app")
         port = _check_port(host, port)
-        models = Models(open_pair(model, control=control, pretrained=pretrained), pretrained)
+        models = Models(open_pair(model, control=control, pretrained=pretrained), pretrained, also)
+        from starlette.middleware import Middleware
+
         from localscale.lab.pages.app.notices import wait_for_handler
         from localscale.lab.pages.app.page import make_page
         from localscale.lab.pages.app.style import STYLE
 
         torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))  # one core is left to the browser
         warnings.simplefilter("ignore", ConvergenceWarning)  # the page shows it for every image
-        blocks = make_page(models, limits)
+        blocks = make_page(models, limits, Path(folder))
         try:
             _, address, _ = blocks.queue(max_size=limits.waiting).launch(
                 server_name=host,
@@ -75,8 +85,12 @@ def open_page(
                 ssr_mode=False,
                 theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
                 css=STYLE,
+                auth=None if password is None else password_check(password),
+                auth_message="Type the password; the user name may be any.",
+                app_kwargs={"middleware": [Middleware(OnlyThePage)]},
             )
-            yield address
+            with swept(Path(folder), limits):
+                yield address
         finally:
             blocks.close(verbose=False)
             wait_for_handler()

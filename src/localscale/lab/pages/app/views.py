@@ -160,7 +160,8 @@ def scale_part(pair: Pair, view: View, factor: float) -> ScaledView:
     fits = fit_factor(view.box, factor)
     m = box_maps(view.box, [fits])
     image = scale(view.input, m)
-    corners = torch.tensor([[[view.box.left, view.box.top], [view.box.right, view.box.bottom]]])
+    edges = (view.box.left, view.box.top), (view.box.right, view.box.bottom)
+    corners = torch.tensor([edges], dtype=torch.float32)  # whole numbers, too, if the box is the whole image
     (left, top), (right, bottom) = m(corners)[0].tolist()
     predictions = predict(pair, image)
     canonical = None
