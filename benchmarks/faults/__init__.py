@@ -10,10 +10,15 @@ import itertools
 from collections.abc import Callable
 
 from benchmarks.faults.campaign import Campaign, Tally, run
+from benchmarks.faults.doors import Doors
+from benchmarks.faults.servers import Servers
 from benchmarks.measurement import ResultTable
 from localscale.errors import near_misses
 
-CAMPAIGNS: dict[str, type[Campaign]] = {}
+CAMPAIGNS: dict[str, type[Campaign]] = {
+    Doors.name: Doors,
+    Servers.name: Servers,
+}
 PACKAGES = ("localscale", "torch", "safetensors", "timm")
 SHORT = 5  # trials of a campaign with --quick
 

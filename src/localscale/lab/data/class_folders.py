@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localscale.errors import DataError, near_misses
 from localscale.lab.data.checking import check_all, warn_left_out
-from localscale.lab.data.imagenet.image_list import ENDINGS, images_below
+from localscale.lab.data.imagenet.image_list import ENDINGS, class_folders, images_below
 from localscale.lab.data.images import read_image
 from localscale.lab.data.mask_folders import IMAGES, MASKS
 
@@ -46,8 +46,7 @@ def list_class_folders(root: Path | None, *, flag: str, classes: Sequence[str] =
         raise DataError(f"{flag} is needed: a folder with one subfolder of images per class")
     if not root.is_dir():
         raise DataError(f"{flag} {root} is not a folder; expected one with a subfolder of images per class")
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = {path.name: images_below(path, root) for path in folders}
+    found = {path.name: images_below(path, root) for path in class_folders(root)}
     loose = sorted(path.name for path in root.iterdir() if path.is_file() and path.suffix.lower() in ENDINGS)
     expected = f"expected {root.name}/CLASS/IMAGE.jpg, one folder per class"
     if not any(found.values()):

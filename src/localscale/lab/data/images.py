@@ -32,12 +32,13 @@ Pixels = TypeVar("Pixels")
 
 @contextlib.contextmanager
 def open_image(
-    data: bytes, name: str = "image", *, formats: tuple[str, ...] = FORMATS, most_pixels: int = MAX_PIXELS
+    data: bytes, name: str = "image", *, formats: tuple[str, ...] = FORMATS, most_pixels: int | None = None
 ) -> Iterator[Image.Image]:
     """Open an image without decoding it, for a ``with`` block; decoding reads the first frame of an animation.
 
-    Bytes in another format than ``formats`` and images of more than ``most_pixels`` are refused before anything is
-    decoded. Every error, inside the block too, becomes a ``DataError`` that begins with ``name``.
+    Bytes in another format than ``formats`` and images of more than ``most_pixels``, by default 100 million, are
+    refused before anything is decoded. Every error, inside the block too, becomes a ``DataError`` that begins with
+    ``name``.
 
     >>> with open_image(encode_image(np.zeros((4, 6), np.uint8))) as image:
     ...     image.size
@@ -45,14 +46,15 @@ def open_image(
     """
     if not data:
         raise DataError(f"{name} is empty (zero bytes)")
+    most = MAX_PIXELS if most_pixels is None else most_pixels
     Image.init()
     known = [form for form in formats if form in Image.OPEN]  # AVIF is missing in some builds of Pillow
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
             with Image.open(io.BytesIO(data), formats=known) as image:
-                if image.width * image.height > most_pixels:
-                    raise DataError(f"has {image.width}×{image.height} pixels; at most {most_pixels:,} are read")
+                if image.width * image.height > most:
+                    raise DataError(f"has {image.width}×{image.height} pixels; at most {most:,} are read")
                 yield image
     except DataError as error:
         raise DataError(f"{name} {error}") from None

@@ -14,7 +14,15 @@ from localscale.errors import DataError
 from localscale.lab.data.imagenet.annotations import TRIMAP
 from localscale.lab.folders import stays_inside
 
-__all__ = ["ENDINGS", "ImageList", "find_class_index", "images_below", "list_images", "read_class_index"]
+__all__ = [
+    "ENDINGS",
+    "ImageList",
+    "class_folders",
+    "find_class_index",
+    "images_below",
+    "list_images",
+    "read_class_index",
+]
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".jfif", ".avif"}
 CLASS_INDEX = "class_index.json"
@@ -54,7 +62,7 @@ def list_images(
     """
     if not folder.is_dir():
         raise DataError(f"{what} {folder} is not a folder; expected one with a subfolder per class")
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    folders = class_folders(folder)
     files = {path.name: images_below(path, folder) for path in folders}
     if not any(files.values()):
         loose = any(path.suffix.lower() in ENDINGS for path in folder.iterdir() if path.is_file())
@@ -121,9 +129,6 @@ def images_below(path: Path, folder: Path, *, root: Path | None = None) -> list[
     """
     names, others, outside = list[str](), list[str](), list[Path]()
     root = root or folder
-    if not stays_inside(path, root):
-        warn_of_links([path], root)
-        return names
     for file in path.rglob("*"):
         if file.is_symlink() and not stays_inside(file, root):
             outside.append(file)
@@ -136,11 +141,19 @@ def images_below(path: Path, folder: Path, *, root: Path | None = None) -> list[
         log.warning(
             "%d files in %s do not have an image's ending and are not used (%s)", len(unknown), path, unknown[0]
         )
-    warn_of_links(outside, root)
+    _warn_of_links(outside, root)
     return sorted(names)
 
 
-def warn_of_links(links: Sequence[Path], root: Path) -> None:
+def class_folders(root: Path) -> list[Path]:
+    """Return the folders directly in ``root``, sorted; links out of it are left out with a warning."""
+    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    outside = [path for path in folders if path.is_symlink() and not stays_inside(path, root)]
+    _warn_of_links(outside, root)
+    return [path for path in folders if path not in outside]
+
+
+def _warn_of_links(links: Sequence[Path], root: Path) -> None:
     """Warn that these links, if there are any, lead out of ``root`` and are not followed."""
     if links:
         log.warning(
