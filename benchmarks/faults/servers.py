@@ -43,7 +43,7 @@ class Servers(Campaign):
 
     name: ClassVar[str] = "servers"
     about: ClassVar[str] = "answers of any kind to data fetch: lists, addresses, archives, headers, redirections"
-    goal: ClassVar[int] = 500
+    goal: ClassVar[int] = 300
     share: ClassVar[float] = 0.5
 
     def prepare(self, folder: Path) -> None:

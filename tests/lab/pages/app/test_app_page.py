@@ -1,6 +1,9 @@
 """The page without a browser: it is served from one temporary folder, and every handler fills its outputs."""
 
 import asyncio
+import http.cookiejar
+import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
@@ -23,6 +26,34 @@ def test_the_page_is_served_and_leaves_nothing_behind(folder: Path, tmp_path: Pa
             assert b"Scale a part" in response.read()
     assert process.returncode == 0
     assert not list(tmp_path.iterdir())
+
+
+def status(opener: urllib.request.OpenerDirector, address: str, data: dict[str, str] | None = None) -> int:
+    body = None if data is None else urllib.parse.urlencode(data).encode()
+    try:
+        with opener.open(address, body) as response:
+            return response.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+@pytest.mark.slow
+def test_nothing_is_answered_without_the_password(folder: Path, tmp_path: Path):
+    with served(tmp_path, str(folder / "model"), "--password", "correct horse") as (address, _process):
+        address = address.rstrip("/")
+        stranger, visitor = (
+            urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+            for _ in range(2)
+        )
+        assert status(stranger, f"{address}/login", {"username": "me", "password": "wrong horse"}) == 400
+        assert status(visitor, f"{address}/login", {"username": "me", "password": "correct horse"}) == 200
+        for path in ("/config", "/gradio_api/queue/data?session_hash=a"):
+            assert status(stranger, address + path) == 401
+        for path in ("/gradio_api/upload", "/gradio_api/queue/join", "/gradio_api/run/predict"):
+            assert status(stranger, address + path, {}) == 401
+        assert status(visitor, f"{address}/config") == 200
+        assert status(visitor, f"{address}/gradio_api/file=/etc/hostname") == 404
 
 
 def test_every_handler_fills_its_outputs(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
