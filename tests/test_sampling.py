@@ -125,3 +125,14 @@ def test_without_gradients_the_shorter_path_gives_the_same(dtype: torch.dtype, m
     assert (short - expected).abs().max() < {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 1e-2}[dtype]
     assert torch.equal(short[1], x[1]), "a map that moves nothing changes no bit"
     assert torch.equal(sample_displaced(x, 0 * displacement[:1], moves[1:2], mode), x), "one map for all"
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_layout_of_samples_does_not_depend_on_which_images_move(channels_last: bool, rng: torch.Generator):
+    """Convolutions round differently in another layout, so a single still image would change all others."""
+    x = torch.rand(3, 4, 9, 14, generator=rng)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    displacement = ls.random_map(3, (5, 4), generator=rng).displacement_field(9, 14)
+    kinds = ([True, True, True], [True, False, True], [False, False, False])
+    found = [sample_displaced(x, displacement, torch.tensor(moves)) for moves in kinds]
+    assert len({samples.stride() for samples in found}) == 1

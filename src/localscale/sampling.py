@@ -35,14 +35,16 @@ def sample_native(x: Tensor, pixels: Tensor, mode: str = "bilinear") -> Tensor:
 def sample_displaced(x: Tensor, displacement: Tensor, moves: Tensor, mode: str = "bilinear") -> Tensor:
     """Sample at p + ``displacement`` like ``sample_native``, without gradients and with fewer intermediate tensors.
 
-    ``moves`` ``(B,)`` is false for maps that are the identity; their images are returned unchanged.
+    ``moves`` ``(B,)`` is false for maps that are the identity; their images are returned unchanged. The memory layout
+    of the result does not depend on ``moves``, because the layers that follow round differently in another layout.
     """
     dtype = torch.promote_types(x.dtype, displacement.dtype)
     grid = displacement_to_grid_sample(displacement.to(dtype)).expand(len(x), -1, -1, -1)
     sampled = F.grid_sample(x.to(dtype), grid, mode=mode, padding_mode="border", align_corners=True).to(x.dtype)
-    if x.device.type == "cpu" and moves.all():  # no host synchronisation on a CPU
-        return sampled
-    return torch.where(~moves[:, None, None, None], x, sampled)  # in the memory format of x
+    if x.device.type != "cpu":
+        return torch.where(~moves[:, None, None, None], x, sampled)  # in the memory format of x
+    # On a CPU ``moves`` is read, because most batches move as a whole and need no copy.
+    return (sampled if moves.all() else torch.where(~moves[:, None, None, None], x, sampled)).contiguous()
 
 
 def _samples_own_pixels(pixels: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dec_configs import dec_config
 from torch import Tensor, nn
 
 from localscale.canonicalizer import UPDATES, Canonicalizer, SiteReport
-from localscale.equilibrium import Anderson
+from localscale.equilibrium import Anderson, Picard
 from localscale.errors import ConvergenceError, ConvergenceWarning, ShapeError
 from localscale.maps import FAMILIES, GridMap, SeparableMap, identity_map
 from localscale.warp import unscale
@@ -267,3 +267,37 @@ def test_features_of_the_wrong_shape(shape: tuple[int, ...]):
     with pytest.raises(ShapeError) as error:
         canonicalizer(3)(torch.zeros(shape))
     assert str(error.value) == f"features have shape {shape}; expected (batch, 3, height, width)"
+
+
+@EACH_FAMILY
+@EACH_UPDATE
+@pytest.mark.parametrize("fixed_steps", [False, True])
+def test_a_lost_image_changes_no_bit_of_the_others(family: str, update: str, fixed_steps: bool):
+    """Before convergence, Anderson amplifies rounding errors, so any other order of sums shows in the map."""
+    solver = Anderson(max_steps=12, tolerance=1e-4, fixed_steps=fixed_steps)
+    module = canonicalizer(16, std=0.2, family=family, update=update, solver=solver, on_failure="identity")
+    features = noise(20, 16, 14, 14)
+    lost = features.index_fill(0, torch.tensor([4]), torch.nan)
+    others = torch.arange(20) != 4
+    with torch.no_grad():
+        clean, found = module(features), module(lost)
+    assert not found.converged[4]
+    assert torch.equal(found.map.state()[others], clean.map.state()[others])
+    assert torch.equal(found.residual[others], clean.residual[others])
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize(("update", "std"), [("direct", 1.0), ("compose", 1.0), ("descent", 0.01)])
+@pytest.mark.parametrize("solver", [Anderson(60, 1e-4), Picard(60, 1e-4)])
+def test_an_image_gets_the_same_map_alone_and_in_any_batch(
+    family: str, update: str, std: float, solver: Anderson | Picard
+):
+    module = canonicalizer(3, std=std, family=family, update=update, solver=solver, on_failure="identity")
+    images = smooth(10, 3, 28, dtype=torch.float32)
+    with torch.no_grad():
+        every = module(images)
+        assert every.map.mean_displacement().max() > 1e-5
+        for few in ([0], [3], [3, 9], list(range(9))):
+            found = module(images[few])
+            assert torch.equal(found.converged, every.converged[few])
+            torch.testing.assert_close(found.map.state(), every.map.state()[few], atol=1e-5, rtol=0)

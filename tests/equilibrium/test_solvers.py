@@ -218,25 +218,44 @@ def test_picard_diverges_on_an_expansion():
     assert not torch.isclose(lost.value, p.answer, rtol=0.1).all(dim=1).any()
 
 
-def test_converged_samples_are_not_evaluated_again():
-    class Affine:
-        """z ↦ factor·z + 1 with one factor per sample; records how many samples it evaluates."""
+class Affine:
+    """z ↦ factor·z + 1 with one factor per sample; records the samples that it evaluates."""
 
-        def __init__(self, factors: torch.Tensor, evaluated: list[int]) -> None:
-            self.factors, self.evaluated = factors, evaluated
+    def __init__(self, factors: torch.Tensor, evaluated: list[int], first: int = 0) -> None:
+        self.factors, self.evaluated, self.first = factors, evaluated, first
 
-        def __call__(self, z: torch.Tensor) -> torch.Tensor:
-            self.evaluated.append(len(z))
-            return self.factors * z + 1
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        self.evaluated += range(self.first, self.first + len(z))
+        return self.factors * z + 1
 
-        def among(self, index: torch.Tensor) -> "Affine":
-            return Affine(self.factors[index], self.evaluated)
+    def among(self, samples: slice) -> "Affine":
+        return Affine(self.factors[samples], self.evaluated, samples.start)
 
-    factors = torch.tensor([[0.0], [0.5], [0.9]], dtype=torch.float64)
-    solver = Picard(max_steps=60, tolerance=1e-3)
+
+def test_groups_of_converged_samples_are_not_evaluated_again():
+    factors = torch.zeros(20, 1, dtype=torch.float64)
+    factors[9], factors[17] = 0.9, 0.5
+    solver, start = Picard(max_steps=60, tolerance=1e-3), torch.zeros(20, 1, dtype=torch.float64)
     evaluated: list[int] = []
-    some = solver.solve(Affine(factors, evaluated), torch.zeros(3, 1, dtype=torch.float64))
-    every = solver.solve(lambda z: factors * z + 1, torch.zeros(3, 1, dtype=torch.float64))
+    some = solver.solve(Affine(factors, evaluated), start)
+    every = solver.solve(lambda z: factors * z + 1, start)
     assert torch.equal(some.value, every.value)
     assert torch.equal(some.steps, every.steps)
-    assert sum(evaluated) == int(every.steps.sum()) < 3 * len(evaluated)
+    counts = torch.tensor(evaluated).bincount()
+    assert counts.tolist() == [2] * 8 + [int(every.steps[9])] * 8 + [int(every.steps[17])] * 4
+
+
+def test_a_sample_is_evaluated_with_the_same_others_in_every_step():
+    """The number of samples decides in which order a convolution sums, so it must not depend on who has converged."""
+    sizes: set[tuple[int, int]] = set()
+
+    class Noted(Affine):
+        def __call__(self, z: torch.Tensor) -> torch.Tensor:
+            sizes.add((self.first, len(z)))
+            return super().__call__(z)
+
+        def among(self, samples: slice) -> "Noted":
+            return Noted(self.factors[samples], self.evaluated, samples.start)
+
+    Picard(max_steps=60).solve(Noted(torch.linspace(0, 0.9, 20)[:, None], []), torch.zeros(20, 1))
+    assert sizes == {(0, 8), (8, 8), (16, 4)}

@@ -25,7 +25,10 @@ SPARE_LEVELS = 2  # levels for maps that shrink things, by up to 2²
 
 @dataclass(frozen=True, eq=False)
 class WorkingCopy:
-    """Looks sampled from ``source`` ``(B, C, h, w)``, a small copy of the features; they have the size of the copy."""
+    """Looks sampled from ``source`` ``(B, C, h, w)``, a small copy of the features; they have the size of the copy.
+
+    On a CPU ``source`` must be contiguous, as samples are: the look through the identity is ``source`` itself.
+    """
 
     source: Tensor
     sampler: str = "native"
@@ -34,9 +37,9 @@ class WorkingCopy:
         """Return the looks ``(B, C, h, w)`` through the maps ``m``."""
         return self.source if _is_identity(m) else unscale(self.source, m, sampler=self.sampler)
 
-    def among(self, index: Tensor) -> WorkingCopy:
-        """Return the looks for the images ``index``."""
-        return WorkingCopy(self.source[index], self.sampler)
+    def among(self, images: slice) -> WorkingCopy:
+        """Return the looks for some of the images."""
+        return WorkingCopy(self.source[images], self.sampler)
 
 
 def _is_identity(m: FamilyMap) -> bool:
@@ -99,9 +102,9 @@ class Looks:
         pixels = area * ((width - 1) * (height - 1))
         return (0.5 * torch.log2(pixels.clamp_min(1e-6))).clamp(0, len(self.levels) - 1)
 
-    def among(self, index: Tensor) -> Looks:
-        """Return the looks for the images ``index``."""
-        return Looks(tuple(values[index] for values in self.levels), self.size)
+    def among(self, images: slice) -> Looks:
+        """Return the looks for some of the images."""
+        return Looks(tuple(values[images] for values in self.levels), self.size)
 
 
 def _differences(points: Tensor, axis: int) -> Tensor:

@@ -221,7 +221,8 @@ class Canonicalizer(nn.Module):
         """Return the function that takes maps to looks at ``features`` ``(B, C, H, W)``."""
         if not self.config.network.full_resolution:
             sampler = "gather" if self.config.update.derivatives else "native"
-            return WorkingCopy(self.working_copy(features), sampler)
+            copy = self.working_copy(features)
+            return WorkingCopy(copy.contiguous() if copy.device.type == "cpu" else copy, sampler)
         size = self._look_size(features)
         with _full_precision(features.device.type):
             return Looks(pyramid(self._source(features), size), size)
@@ -265,9 +266,9 @@ class _Evaluation:
     def __call__(self, state: Tensor) -> Tensor:
         return self.advance(state, self.looks, self.pools)
 
-    def among(self, index: Tensor) -> _Evaluation:
-        """Return the same function for the images ``index``."""
-        return _Evaluation(self.advance, self.looks.among(index), self.pools)
+    def among(self, images: slice) -> _Evaluation:
+        """Return the same function for some of the images."""
+        return _Evaluation(self.advance, self.looks.among(images), self.pools)
 
 
 def _sizes_in(network: SizeEstimator, source: Tensor, size: tuple[int, int], m: Map) -> tuple[Tensor, Tensor]:

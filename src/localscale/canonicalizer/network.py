@@ -22,6 +22,7 @@ __all__ = [
     "EnergyNetwork",
     "MapNetwork",
     "convolutions",
+    "convolve",
     "strides_of",
     "working_size",
 ]
@@ -30,6 +31,7 @@ Pools = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # matrices (down, a
 
 IMAGE_CHANNELS = 4  # features with more channels are normalised
 IMAGE_SIDE, FEATURE_SIDE = 56, 28  # default resolutions
+SMALL = 20480  # elements up to which PyTorch convolves a single image in its own way
 MIN_SIDE = 14  # a layer halves its input only while at least this many pixels remain
 
 
@@ -106,8 +108,20 @@ def convolutions(x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Apply 3 × 3 convolutions with GELU, given weights and biases in turn; ``strides_of`` gives the strides."""
     strides = strides_of(x.shape[-2], x.shape[-1], len(parameters) // 2)
     for weight, bias, stride in zip(parameters[::2], parameters[1::2], strides, strict=True):
-        x = F.gelu(F.conv2d(x, weight, bias, stride=stride, padding=1))
+        x = F.gelu(convolve(x, weight, bias, stride=stride, padding=1))
     return x
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor, *, stride: int = 1, padding: int = 0) -> Tensor:
+    """Return ``F.conv2d``, rounded for a single image as for an image of a batch.
+
+    On one thread of a CPU, PyTorch convolves a single small float32 image in another order of sums than a batch.
+    Solvers amplify such differences before they converge.
+    """
+    alone = x.shape[0] == 1 and x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() <= SMALL
+    if not alone or torch.compiler.is_compiling():
+        return F.conv2d(x, weight, bias, stride=stride, padding=padding)
+    return F.conv2d(x.expand(2, -1, -1, -1), weight, bias, stride=stride, padding=padding)[:1]
 
 
 def strides_of(height: int, width: int, layers: int) -> list[int]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from localscale.canonicalizer.interfaces import NetworkSettings
-from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_CHANNELS, strides_of
+from localscale.canonicalizer.network import FEATURE_SIDE, IMAGE_CHANNELS, convolve, strides_of
 from localscale.canonicalizer.trunks import COLOURS, TRUNKS, EfficientNetLite0
 from localscale.conventions import coordinates, lattice, resize
 from localscale.errors import ConfigError, ShapeError, near_misses
@@ -238,7 +238,7 @@ class SizeEstimator(nn.Module):
         for layer, stride in zip(self.down, strides, strict=True):
             x = F.gelu(layer(x, stride))
         x = F.gelu(self.norm(self.blocks(x)))
-        raw = F.conv2d(x, self.head.weight.to(x.dtype), self.head.bias.to(x.dtype))  # type: ignore[union-attr]
+        raw = convolve(x, self.head.weight.to(x.dtype), self.head.bias.to(x.dtype))  # type: ignore[union-attr]
         raw = _to_corners(raw, looks.shape[-2:], math.prod(strides))
         size = LARGEST * torch.tanh(raw[:, 0] / LARGEST)
         if self.settings.weight == "learned":
@@ -284,7 +284,7 @@ class _Convolution(nn.Conv2d):
 
     def forward(self, x: Tensor, stride: int = 1) -> Tensor:
         assert self.bias is not None
-        return F.conv2d(x, self.weight.to(x.dtype), self.bias.to(x.dtype), stride=stride, padding=1)
+        return convolve(x, self.weight.to(x.dtype), self.bias.to(x.dtype), stride=stride, padding=1)
 
 
 class _Norm(nn.GroupNorm):

@@ -19,6 +19,8 @@ __all__ = ["Estimate", "Function", "Solver", "check_solver", "iterate", "relativ
 
 Function = Callable[[Tensor], Tensor]
 
+GROUP = 8  # samples that a CPU evaluates together until all of them have converged
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -98,11 +100,13 @@ def iterate(f: Function, z0: Tensor, propose: Callable[[Tensor, Tensor, Tensor],
 
 
 def _evaluate(f: Function, point: Tensor, active: Tensor) -> Tensor:
-    """Return f(point); converged samples keep their point if ``f.among(index)`` can evaluate f for the others alone.
+    """Return f(point); a group of converged samples keeps its points if ``f.among(samples)`` evaluates f for a slice.
 
-    On a GPU all samples are evaluated, because counting the active ones would synchronise with the host.
+    Groups are fixed. If the active samples alone were evaluated, then their number, and with it the order of sums in a
+    convolution, would depend on when the other samples converge. On a GPU all samples are evaluated, because counting
+    the active ones would synchronise with the host.
     """
-    if point.device.type != "cpu" or not hasattr(f, "among") or bool(active.all()):
+    if point.device.type != "cpu" or not hasattr(f, "among") or len(point) <= GROUP:
         return f(point)
-    index = active.nonzero()[:, 0]
-    return point.index_copy(0, index, f.among(index)(point[index]))
+    groups = [slice(first, first + GROUP) for first in range(0, len(point), GROUP)]
+    return torch.cat([f.among(group)(point[group]) if active[group].any() else point[group] for group in groups])
