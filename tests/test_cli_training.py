@@ -100,3 +100,9 @@ def test_tables_are_listed_and_rendered(capsys, tmp_path):
     (tmp_path / "results").mkdir()
     main(["tables", "--results", str(tmp_path / "results"), "--out", str(tmp_path / "page.md")])
     assert (tmp_path / "page.md").read_text().startswith("# Results")
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_name_that_looks_like_an_option(command: str):
+    with pytest.raises(SystemExit, match="^localscale: .*--help"):
+        main([command, "--", "--help"])

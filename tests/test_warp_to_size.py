@@ -13,7 +13,7 @@ from localscale.errors import ShapeError
 from localscale.layouts import Tokens
 from localscale.maps import FAMILIES, identity_map, map_from_logits, map_from_scales, random_map
 from localscale.sampling import SAMPLERS
-from localscale.warp import unscale
+from localscale.warp import scale_points, unscale
 
 CENTRE, RADIUS = (0.3, 0.4), 0.04
 
@@ -120,3 +120,11 @@ def test_compiled_equals_eager(rng: torch.Generator):
 def test_a_size_that_cannot_be_is_named(size):
     with pytest.raises(ShapeError, match="expected \\(height, width\\) in pixels"):
         unscale(torch.rand(1, 3, 8, 8), identity_map(), size=size)
+
+
+@pytest.mark.parametrize("size", ["ab", (2.5, 3), (3,), 3, (0, 3), ("a", "b")])
+def test_a_size_that_is_none(size: object):
+    with pytest.raises(ShapeError, match=r"^size is .*; expected \(height, width\) in pixels, two positive integers$"):
+        unscale(torch.rand(1, 3, 4, 4), identity_map(), size=size)
+    with pytest.raises(ShapeError, match=r"^size is "):
+        scale_points(torch.rand(2, 2), identity_map(), size=size)

@@ -4,6 +4,7 @@ Convention: ``scale`` is S(x; l)(p) = x(l⁻¹(p)), ``unscale`` is S⁻¹(x; l)(
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,8 +82,7 @@ def unscale(
     >>> unscale(torch.rand(2, 3, 448, 448), m, size=(224, 224)).shape
     torch.Size([2, 3, 224, 224])
     """
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ShapeError(f"size is {size}; expected (height, width) in pixels")
+    _check_size(size)
     return _warp(x, m, mode=mode, layout=layout, sampler=sampler, size=size)
 
 
@@ -158,6 +158,13 @@ def _warp(
     return restore(_sampled(view, m, mode, sampler))
 
 
+def _check_size(size: Any) -> None:
+    """Raise ``ShapeError`` unless ``size`` is None or (height, width)."""
+    sides = tuple(size) if isinstance(size, tuple | list) else ()
+    if size is not None and (len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides)):
+        raise ShapeError(f"size is {size!r}; expected (height, width) in pixels, two positive integers")
+
+
 def _sampled(x: Tensor, m: Map, mode: str, sampler: str) -> Tensor:
     """Return x(l(p)) for ``x`` ``(B, C, H, W)``; ``mode`` may be ``"bicubic"``, too."""
     displacement = m.displacement_field(x.shape[-2], x.shape[-1])
@@ -204,8 +211,7 @@ def _by_map(
     batch = x.shape[0] if x.dim() == 3 else 1
     if m.batch not in (1, batch):
         raise MapError(f"{m.batch} maps were given for {batch} images with {name}; expected 1 or {batch}")
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ShapeError(f"size is {size}; expected (height, width) in pixels")
+    _check_size(size)
     pixels = None if size is None else xy_pair(size[1] - 1, size[0] - 1, x.to(m.dtype))
     moved = move(x.to(m.dtype).reshape(m.batch, x.shape[:-1].numel() // m.batch, width), m, pixels)
     return moved.reshape(x.shape).to(x.dtype)

@@ -6,8 +6,8 @@ from backbones import LOOSE, RESNET, SMALL, TRANSFORMERS, VIT, Custom, randomise
 from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import DECConfig, Site, adapt, sites
-from localscale.errors import ConvergenceWarning, LocalScaleError, MapError, ShapeError, SiteError
+from localscale import Canonicalizer, DECConfig, Site, adapt, sites
+from localscale.errors import ConfigError, ConvergenceWarning, LocalScaleError, ShapeError, SiteError
 
 
 def refused(error: type[LocalScaleError], call, *args, **kwargs) -> str:
@@ -73,7 +73,8 @@ def test_disabled_models_check_their_images_too():
 
 
 def test_an_empty_batch():
-    assert refused(MapError, VIT.adapted(), torch.zeros(0, 3, 64, 64)) == "batch is 0; expected at least 1"
+    message = refused(ShapeError, VIT.adapted(), torch.zeros(0, 3, 64, 64))
+    assert message.endswith("expected floating point, and at least one image of at least 1×1 pixels")
 
 
 @pytest.mark.parametrize(
@@ -290,3 +291,29 @@ def test_forward_after_unwrap(sites: tuple[str, ...]):
     model.unwrap()
     message = refused(SiteError, model, VIT.images())
     assert message.startswith("this adapted model was unwrapped; ")
+
+
+@pytest.mark.parametrize("size", [32, (3, 0, 0), (3, 32), (3, 32.5, 32), "chw", (3, -32, 32), (True, 32, 32)])
+def test_an_input_size_that_is_none(size: object):
+    for call in (adapt, sites):
+        wanted = {"input_size": size}
+        message = refused(ConfigError, call, nn.Sequential(nn.Conv2d(3, 4, 3)), **wanted)
+        assert message == f"input_size is {size!r}; expected (channels, height, width), such as (3, 224, 224)"
+
+
+@pytest.mark.parametrize("where", ["input", "blocks.0"])
+@pytest.mark.parametrize("size", [(0, 0), (0, 64), (64, 0)])
+def test_images_without_pixels(where: str, size: tuple[int, int]):
+    message = refused(ShapeError, VIT.adapted(sites=(where,)), torch.zeros(2, 3, *size))
+    assert message.startswith(f"images have shape {(2, 3, *size)}, so no pixels; expected (batch, 3, height, width)")
+
+
+def test_images_on_another_device():
+    message = refused(ShapeError, VIT.adapted(), torch.zeros(2, 3, 64, 64, device="meta"))
+    assert message == 'images are on meta and VisionTransformer is on cpu; call it with images.to("cpu")'
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0, 5), (0, 3, 4, 4)])
+def test_a_canonicalizer_of_nothing(shape: tuple[int, ...]):
+    message = refused(ShapeError, Canonicalizer(3, (4, 4), DECConfig()), torch.zeros(shape))
+    assert message.endswith("at least one image of at least 1×1 pixels")

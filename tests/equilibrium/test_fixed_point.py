@@ -248,3 +248,36 @@ def test_mistakes_are_found_before_any_work():
         with pytest.raises(ConfigError):
             fixed_point(f, torch.zeros(1, 1), **wrong)
     assert not f.points
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "phantom", "unrolled"])
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda z: z.double(), "torch.float64 on cpu"),
+        (lambda z: z.half(), "torch.float16 on cpu"),
+        (lambda z: z.long(), "torch.int64 on cpu"),
+        (lambda z: z.to("meta"), "torch.float32 on meta"),
+    ],
+)
+def test_a_function_that_changes_dtype_or_device(gradient: str, change, found: str):
+    with pytest.raises(ShapeError, match=f"to {found}; expected the same back"):
+        fixed_point(lambda z: change(z / 2), torch.ones(2, 3), gradient=gradient)
+
+
+def test_what_is_no_tensor():
+    with pytest.raises(ShapeError, match=r"^f returned a NoneType; expected a tensor of shape"):
+        fixed_point(lambda z: None, torch.ones(2, 3))
+    with pytest.raises(ShapeError, match=r"^z0 is a list; expected a float32"):
+        fixed_point(lambda z: z, [1.0])
+
+
+def test_no_gradient_rule():
+    with pytest.raises(ConfigError, match=r"^gradient is None: known: implicit, phantom, unrolled$"):
+        fixed_point(lambda z: z / 2, torch.ones(2, 3), gradient=None)
+
+
+@pytest.mark.parametrize("solver", [Anderson, Picard])
+def test_an_infinite_tolerance(solver: type):
+    with pytest.raises(ConfigError, match=r"^tolerance is inf; expected a finite number, 0 or more$"):
+        solver(tolerance=float("inf"))

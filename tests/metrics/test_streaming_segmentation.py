@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metric_processes import batches, in_two_processes
 from torch import Tensor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from localscale.errors import ConfigError, MapError, ShapeError
 from localscale.maps import Map, identity_map, map_from_logits, random_map
@@ -264,7 +264,7 @@ def test_no_host_synchronisation_except_in_mean_iou():
         consistency.update(image_iou(labels, labels, 3), labels[:, 0, 0])
         small.update(labels, labels)
         assert consistency.compute().device == small.compute().device == torch.device("cuda:0")
-        with pytest.raises(DynamicOutputShapeException):
+        with pytest.raises(DataDependentOutputException):
             overlap.update(labels, labels)
 
 

@@ -93,11 +93,18 @@ def first_weight(model: nn.Module) -> Tensor:
 def _check(base: nn.Module, image: Tensor, channels: int, expected: str) -> None:
     if image.dim() != expected.count(",") + 1 or image.shape[-3] != channels:
         raise ShapeError(f"images have shape {tuple(image.shape)}; expected {expected}")
+    if 0 in image.shape[-2:]:
+        raise ShapeError(f"images have shape {tuple(image.shape)}, so no pixels; expected {expected}, at least 1×1")
     if not image.is_floating_point():
         raise ShapeError(
             f"images have dtype {image.dtype}; expected floating-point images, normalised as for the backbone"
         )
     weight = first_weight(base)
+    if weight.numel() and weight.device != image.device:
+        raise ShapeError(
+            f"images are on {image.device} and {type(base).__name__} is on {weight.device}; "
+            f'call it with images.to("{weight.device}")'
+        )
     if weight.numel() and weight.dtype != image.dtype and not torch.is_autocast_enabled(image.device.type):
         raise ShapeError(
             f"images are {image.dtype} and {type(base).__name__} is {weight.dtype}; "

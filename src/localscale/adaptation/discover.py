@@ -11,7 +11,7 @@ from torch import nn
 
 from localscale.adaptation.wrapper import channels_last, leaves, split_feature
 from localscale.canonicalizer import INPUT, Site
-from localscale.errors import SiteError, near_misses
+from localscale.errors import ConfigError, SiteError, near_misses
 from localscale.layouts import same_aspect
 
 __all__ = ["resolve_sites", "sites", "usual_input_size"]
@@ -31,7 +31,7 @@ def sites(model: nn.Module, input_size: tuple[int, int, int] | None = None) -> l
     >>> str(found[2]), found[2].layout, found[2].prefix, found[2].shape
     ('blocks.0', 'tokens', 1, (2, 197, 192))
     """
-    size = input_size or usual_input_size(model)
+    size = _checked_size(input_size) or usual_input_size(model)
     shapes = _trial_run(model, _candidates(model), size)
     found = [Site(INPUT, "NCHW", channels=size[0], shape=(2, *size))]
     for path, shape in shapes.items():
@@ -48,7 +48,7 @@ def resolve_sites(
     """Return the wanted sites with layout and channels filled in, and the input size that was used to find them."""
     given = [site if isinstance(site, Site) else Site(site) for site in wanted]
     _refuse_unknown(model, given)
-    size = input_size or usual_input_size(model)
+    size = _checked_size(input_size) or usual_input_size(model)
     unknown = [site.path for site in given if not site.known and site.path != INPUT]
     shapes = _trial_run(model, unknown, size) if unknown else {}
     resolved = []
@@ -64,6 +64,16 @@ def resolve_sites(
             site = _describe(model, site.path, shapes[site.path], size[1:], site)
         resolved.append(site)
     return resolved, size
+
+
+def _checked_size(size: Any) -> tuple[int, int, int] | None:
+    """Return an ``input_size``, or raise ``ConfigError`` if it is neither None nor three positive integers."""
+    if size is None:
+        return None
+    sides = tuple(size) if isinstance(size, tuple | list) else ()
+    if len(sides) != 3 or not all(type(side) is int and side > 0 for side in sides):
+        raise ConfigError(f"input_size is {size!r}; expected (channels, height, width), such as (3, 224, 224)")
+    return sides
 
 
 def usual_input_size(model: nn.Module) -> tuple[int, int, int]:

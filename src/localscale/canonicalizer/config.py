@@ -19,7 +19,7 @@ from localscale.canonicalizer.updates import UPDATES, Compose, Direct
 from localscale.equilibrium import GRADIENTS, POLICIES, SOLVERS, Anderson, Gradient, Implicit, Picard, Solver
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.base import knot_pair
-from localscale.maps.build import FAMILIES
+from localscale.maps.build import FAMILIES, LEAST_TEMPERATURE
 from localscale.registry import choose, describe, refuse_unknown
 
 if TYPE_CHECKING:
@@ -123,8 +123,10 @@ class DECConfig:
                 'image and to its canonical form, so use sites=("input",)'
             )
         _choose("on_failure", self.on_failure, POLICIES)
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"temperature is {self.temperature}; expected a positive number")
+        if not LEAST_TEMPERATURE <= self.temperature < math.inf:
+            raise ConfigError(
+                f"temperature is {self.temperature}; expected a finite number, at least {LEAST_TEMPERATURE}"
+            )
         if self.guard is not None and not 0 < self.guard < 1:
             raise ConfigError(f"guard is {self.guard}; expected a determinant strictly between 0 and 1, or None")
         if self.on_failure == "raise" and self.solver.fixed_steps:

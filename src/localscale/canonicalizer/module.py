@@ -101,6 +101,11 @@ class Canonicalizer(nn.Module):
             raise ShapeError(
                 f"features have shape {tuple(features.shape)}; expected (batch, {self.in_channels}, height, width)"
             )
+        if 0 in features.shape or not features.is_floating_point():
+            raise ShapeError(
+                f"features have shape {tuple(features.shape)} and dtype {features.dtype}; "
+                "expected floating point, and at least one image of at least 1×1 pixels"
+            )
         exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
         if self.config.update.derivatives and exporting:
             raise ConfigError(

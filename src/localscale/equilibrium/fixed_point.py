@@ -62,6 +62,8 @@ def fixed_point(
     True
     >>> _ = solution.value.sum().backward()  # through the equilibrium, not the iterations
     """
+    if not isinstance(z0, Tensor):
+        raise ShapeError(f"z0 is a {type(z0).__name__}; expected a float32 or float64 (batch, ...) tensor")
     if z0.dim() < 2 or z0.dtype not in (torch.float32, torch.float64):
         raise ShapeError(
             f"z0 has shape {tuple(z0.shape)} and dtype {z0.dtype}; expected a float32 or float64 (batch, ...) tensor"

@@ -6,9 +6,11 @@ while the others continue. So a sample's result does not depend on when the loop
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,8 +67,8 @@ def check_solver(max_steps: int, tolerance: float, damping: float) -> None:
     """Raise ``ConfigError`` unless the settings that solvers share are in range."""
     if not isinstance(max_steps, int) or max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; expected at least 1")
-    if not tolerance >= 0:
-        raise ConfigError(f"tolerance is {tolerance}; expected 0 or more")
+    if not 0 <= tolerance < math.inf:
+        raise ConfigError(f"tolerance is {tolerance}; expected a finite number, 0 or more")
     if not 0 < damping <= 1:
         raise ConfigError(f"damping is {damping}; expected a fraction of the step, above 0 and at most 1")
 
@@ -80,8 +82,7 @@ def iterate(f: Function, z0: Tensor, propose: Callable[[Tensor, Tensor, Tensor],
     steps = torch.zeros(z0.shape[:1], dtype=torch.long, device=z0.device)
     for _ in range(solver.max_steps):
         value = _evaluate(f, point, active) if stops_early(solver.fixed_steps) else f(point)
-        if value.shape != z0.shape:
-            raise ShapeError(f"f took {tuple(z0.shape)} to {tuple(value.shape)}; expected the same shape back")
+        _check_value(value, z0)
         residual = relative_residual(point, value)
         better = (active & (residual < best)).view(per_sample)
         best_point = torch.where(better, point, best_point)
@@ -97,6 +98,19 @@ def iterate(f: Function, z0: Tensor, propose: Callable[[Tensor, Tensor, Tensor],
         proposed = torch.where(usable, proposed, best_value)  # a sample that is not finite restarts from its best value
         point = torch.where(active.view(per_sample), proposed, point)
     return Estimate(best_point, best_value, best, steps, best <= solver.tolerance)
+
+
+def _check_value(value: Any, z0: Tensor) -> None:
+    """Raise ``ShapeError`` unless f returned a tensor like ``z0``."""
+    if not isinstance(value, Tensor):
+        raise ShapeError(f"f returned a {type(value).__name__}; expected a tensor of shape {tuple(z0.shape)}")
+    if value.shape != z0.shape:
+        raise ShapeError(f"f took {tuple(z0.shape)} to {tuple(value.shape)}; expected the same shape back")
+    if value.dtype != z0.dtype or value.device != z0.device:
+        raise ShapeError(
+            f"f took {z0.dtype} on {z0.device} to {value.dtype} on {value.device}; expected the same back: "
+            "return value.to(z)"
+        )
 
 
 def _evaluate(f: Function, point: Tensor, active: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -57,7 +58,7 @@ class Anderson(Solver):
         check_solver(self.max_steps, self.tolerance, self.damping)
         if not isinstance(self.history, int) or self.history < 1:
             raise ConfigError(f"history is {self.history}; expected at least 1")
-        if not self.ridge > 0:
+        if not 0 < self.ridge < math.inf:
             raise ConfigError(f"ridge is {self.ridge}; expected a positive number")
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:

@@ -143,6 +143,8 @@ class Map(ABC):
             raise ShapeError(f"points have dtype {points.dtype}; expected a floating dtype")
         if points.shape[0] not in (1, self.batch):
             raise MapError(f"points are a batch of {points.shape[0]} for {self.batch} maps; expected 1 or {self.batch}")
+        if points.device != self.device:
+            raise MapError(f"the map is on {self.device} and the points on {points.device}; move one with .to(device)")
         return points.to(self.dtype).expand(self.batch, -1, -1).clamp(0, 1)
 
 
@@ -198,6 +200,10 @@ class Composition(Map):
             raise MapError(f"cannot compose {outer.batch} maps with {inner.batch}; expected equal batches")
         if outer.dtype != inner.dtype:
             raise MapError(f"cannot compose a {outer.dtype} map with a {inner.dtype} one; convert with .to(dtype=…)")
+        if outer.device != inner.device:
+            raise MapError(
+                f"cannot compose a map on {outer.device} with one on {inner.device}; move one with .to(device)"
+            )
         self.outer, self.inner = outer, inner
 
     @property

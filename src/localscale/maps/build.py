@@ -10,9 +10,20 @@ from localscale.maps.base import FamilyMap, Map, knot_pair
 from localscale.maps.grid import GridMap, resample_to_grid
 from localscale.maps.separable import SeparableMap
 
-__all__ = ["FAMILIES", "family_of", "identity_map", "map_from_logits", "random_map", "resampling_error"]
+__all__ = [
+    "FAMILIES",
+    "LEAST_TEMPERATURE",
+    "family_of",
+    "identity_map",
+    "map_from_logits",
+    "random_map",
+    "resampling_error",
+]
 
 FAMILIES: dict[str, type[FamilyMap]] = {"grid": GridMap, "separable": SeparableMap}
+
+
+LEAST_TEMPERATURE = 1e-3  # below it, increments of 0 and NaN take the place of small ones
 
 
 def family_of(name: str) -> type[FamilyMap]:
@@ -23,8 +34,8 @@ def family_of(name: str) -> type[FamilyMap]:
 
 
 def _check_batch_and_dtype(batch: int, dtype: torch.dtype) -> None:
-    if batch < 1:
-        raise MapError(f"batch is {batch}; expected at least 1")
+    if type(batch) is not int or batch < 1:
+        raise MapError(f"batch is {batch!r}; expected an integer, at least 1")
     if dtype not in (torch.float32, torch.float64):
         raise MapError(f"dtype is {dtype}; expected float32 or float64, also for half-precision features")
 
@@ -105,12 +116,17 @@ def map_from_logits(
     >>> map_from_logits(torch.randn(1, 5), torch.randn(1, 3), family="separable").min_determinant() > 0
     tensor([True])
     """
-    if not 0 < temperature < math.inf:
-        raise MapError(f"temperature is {temperature}; expected a positive number")
+    if not LEAST_TEMPERATURE <= temperature < math.inf:
+        raise MapError(f"temperature is {temperature}; expected a finite number, at least {LEAST_TEMPERATURE}")
     if guard is not None and not 0 < guard < 1:
         raise MapError(f"guard is {guard}; expected a determinant strictly between 0 and 1, or None for no guard")
     if {logits_x.dtype, logits_y.dtype} - {torch.float32, torch.float64}:
         raise MapError(f"logits have dtype {logits_x.dtype}; maps are float32 or float64: pass logits.float()")
+    if logits_x.dtype != logits_y.dtype or logits_x.device != logits_y.device:
+        raise MapError(
+            f"logits along x are {logits_x.dtype} on {logits_x.device} and those along y {logits_y.dtype} on "
+            f"{logits_y.device}; expected one dtype and one device: pass logits_y.to(logits_x)"
+        )
     if 0 in (*logits_x.shape, *logits_y.shape):
         raise MapError(
             f"logits have shapes {tuple(logits_x.shape)} and {tuple(logits_y.shape)}; "

@@ -96,6 +96,8 @@ class RowwiseInverse(_GridInverse):
         return torch.cat((inverse_x, inverse_y), dim=-1) - points
 
     def displacement_field(self, height: int, width: int) -> Tensor:
+        if min(height, width) == 1:  # there is no sampled line to invert along a side of one pixel
+            return super().displacement_field(height, width)
         sampled = stretch(self.forward.control_points, height, width)
         columns = coordinates(width, dtype=self.dtype, device=self.device).expand(self.batch, height, -1)
         rows = coordinates(height, dtype=self.dtype, device=self.device).expand(self.batch, width, -1)

@@ -89,6 +89,8 @@ def _check(scale: Tensor, weight: Tensor, background: float, shear: float) -> No
         )
     if scale.dtype not in (torch.float32, torch.float64) or weight.dtype != scale.dtype:
         raise MapError(f"scale is {scale.dtype} and weight {weight.dtype}; expected float32 or float64 for both")
+    if scale.device != weight.device:
+        raise MapError(f"scale is on {scale.device} and weight on {weight.device}; move one with .to(device)")
     for name, value in (("background", background), ("shear", shear)):
         if not 0 < value < math.inf:
             raise MapError(f"{name} is {value}; expected a positive number")

@@ -32,6 +32,7 @@ def invariance_error(reference: Tensor, variants: Tensor, *, variant: str = "squ
             f"reference has shape {tuple(reference.shape)} and variants {tuple(variants.shape)}; "
             "expected (images, classes) and (images, variants, classes)"
         )
+    check_errors(reference, variants)
     return distance(reference.unsqueeze(1), variants, variant, dim=-1).mean()
 
 
@@ -48,7 +49,9 @@ def equivariance_error(answer: Tensor, answer_to_scaled: Tensor, m: Map, *, vari
     >>> equivariance_error(mask, mask, localscale.identity_map())
     tensor(0.)
     """
-    return equivariance_errors(answer, answer_to_scaled, m, variant).mean()
+    errors = equivariance_errors(answer, answer_to_scaled, m, variant)
+    check_errors(answer, answer_to_scaled)
+    return errors.mean()
 
 
 def equivariance_errors(answer: Tensor, answer_to_scaled: Tensor, m: Map, variant: str) -> Tensor:
@@ -58,6 +61,8 @@ def equivariance_errors(answer: Tensor, answer_to_scaled: Tensor, m: Map, varian
             f"masks have shapes {tuple(answer.shape)} and {tuple(answer_to_scaled.shape)}; "
             "expected (images, classes, height, width) for both"
         )
+    if answer.device != answer_to_scaled.device:
+        raise ShapeError(f"masks are on {answer.device} and on {answer_to_scaled.device}; move one with .to(device)")
     return distance(scale(answer, m), answer_to_scaled, variant, dim=1)
 
 
@@ -77,9 +82,28 @@ def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[f
             f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(scales.shape)}; "
             "expected (n, classes), (n,) and (n,)"
         )
+    if not logits.numel():
+        raise ShapeError(f"logits have shape {tuple(logits.shape)}; expected at least one image and one class")
+    check_labels(labels, logits.shape[1])
     right = (logits.argmax(dim=1) == labels).double()
     # Rounded, so that 0.7 in float32 is found under 0.7.
     return {round(float(s), 6): float(right[scales == s].mean()) for s in scales.unique()}
+
+
+def check_errors(*probabilities: Tensor) -> None:
+    """Raise ``ShapeError`` unless the mean error of these tensors exists: floating point, one device, not empty."""
+    for values in probabilities:
+        if not values.numel() or not values.is_floating_point() or values.device != probabilities[0].device:
+            given = ", ".join(f"{tuple(x.shape)} {x.dtype} on {x.device}" for x in probabilities)
+            raise ShapeError(
+                f"probabilities are {given}; expected floating point on one device, and at least one image"
+            )
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise ``ConfigError`` unless integer labels lie in 0 … classes − 1; it reads them on the host."""
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ConfigError(f"labels {int(labels.min())} … {int(labels.max())} came; expected 0 … {classes - 1}")
 
 
 def distance(a: Tensor, b: Tensor, variant: str, dim: int) -> Tensor:

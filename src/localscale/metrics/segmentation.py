@@ -38,6 +38,8 @@ def image_iou(
             f"predicted has shape {tuple(predicted.shape)} and labels {tuple(labels.shape)}; "
             "expected (images, height, width) for both; if they are logits, take the argmax over classes first"
         )
+    if predicted.device != labels.device:
+        raise ShapeError(f"predicted is on {predicted.device} and labels on {labels.device}; move one with .to(device)")
     _check_whole("predicted", predicted)
     _check_whole("labels", labels)
     check_classes(classes)
@@ -87,7 +89,10 @@ def equivariance_floor(labels: Tensor, m: Map, classes: int, *, variant: str = "
     >>> equivariance_floor(labels, localscale.identity_map(), 3)
     tensor(0.)
     """
-    return floor_errors(labels, m, classes, variant).mean()
+    errors = floor_errors(labels, m, classes, variant)
+    if not errors.numel():
+        raise ShapeError(f"labels have shape {tuple(labels.shape)}; expected at least one image")
+    return errors.mean()
 
 
 def floor_errors(labels: Tensor, m: Map, classes: int, variant: str) -> Tensor:
@@ -113,5 +118,5 @@ def _check_whole(name: str, maps: Tensor) -> None:
 
 def check_classes(classes: int) -> None:
     """Raise ``ConfigError`` unless ``classes`` is at least 1."""
-    if classes < 1:
-        raise ConfigError(f"classes is {classes}; expected the number of classes, at least 1")
+    if type(classes) is not int or classes < 1:
+        raise ConfigError(f"classes is {classes!r}; expected the number of classes, at least 1")

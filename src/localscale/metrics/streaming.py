@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.base import Map
-from localscale.metrics.functional import VARIANTS, equivariance_errors, invariance_error
+from localscale.metrics.checked import CheckedAccuracy, CheckedIoU
+from localscale.metrics.functional import VARIANTS, check_labels, equivariance_errors, invariance_error
 from localscale.metrics.segmentation import check_classes, class_ious, floor_errors
 
 __all__ = [
@@ -37,7 +37,8 @@ def top1(classes: int) -> Metric:
     0.6667
     """
     # validate_args would synchronise host and GPU for every batch.
-    return MulticlassAccuracy(num_classes=classes, average="micro", validate_args=False)
+    check_classes(classes)
+    return CheckedAccuracy(num_classes=classes, average="micro", validate_args=False)
 
 
 def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
@@ -56,7 +57,8 @@ def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
     >>> metric.compute()
     tensor(0.5000)
     """
-    return MulticlassJaccardIndex(num_classes=classes, average="macro", ignore_index=ignore_index, validate_args=False)
+    check_classes(classes)
+    return CheckedIoU(num_classes=classes, average="macro", ignore_index=ignore_index, validate_args=False)
 
 
 class _MeanOfErrors(Metric):
@@ -97,11 +99,12 @@ class InvarianceError(_MeanOfErrors):
 
     def update(self, reference: Tensor, variants: Tensor) -> None:
         """Add probabilities for images ``(B, K)`` and for V variants of each ``(B, V, K)``."""
+        if variants.dim() == 3 and not len(variants) and reference.shape == variants.shape[::2]:
+            return  # an empty batch of a distributed sampler
         error = invariance_error(reference.double(), variants.double(), variant=self.variant)
         pairs = variants.shape[0] * variants.shape[1]
-        if pairs:  # the mean over an empty batch is NaN
-            self.total += pairs * error
-            self.count += pairs
+        self.total += pairs * error
+        self.count += pairs
 
 
 class EquivarianceError(_MeanOfErrors):
@@ -271,8 +274,9 @@ class PerScaleAccuracy(Metric):
 
     def __init__(self, scales: tuple[float, ...], **settings: Any) -> None:
         super().__init__(**settings)
-        if not scales or len(set(scales)) != len(scales):
-            raise ConfigError(f"scales are {scales}; expected at least one scale, without repetitions")
+        numbers = all(isinstance(scale, int | float) and math.isfinite(scale) for scale in scales)
+        if not numbers or not scales or len(set(scales)) != len(scales):
+            raise ConfigError(f"scales are {scales}; expected at least one scale, without repetitions, all finite")
         self.scales = tuple(float(scale) for scale in scales)
         self.add_state("right", torch.zeros(len(scales), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("seen", torch.zeros(len(scales), dtype=torch.int64), dist_reduce_fx="sum")
@@ -286,6 +290,10 @@ class PerScaleAccuracy(Metric):
                 f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(given.shape)}; "
                 "expected (n, classes), (n,), and (n,) or one number"
             )
+        if logits.device.type == "cpu":  # on a GPU the check would synchronise with the host
+            check_labels(labels, logits.shape[1])
+        if not len(labels):
+            return
         given = given.expand(len(labels))
         match = (given[:, None] - known).abs() < 1e-6  # so that 0.7 in float32 matches 0.7
         right = logits.argmax(dim=1) == labels

@@ -86,7 +86,8 @@ def test_only_picks_cells_and_what_they_start_from(tmp_path):
     ("arguments", "message"),
     [
         ({"name": "mnist-tny", "seeds": 1}, "did you mean mnist-tiny"),
-        ({"name": "mnist-tiny", "seeds": 0}, "--seeds is 0; expected at least 1"),
+        ({"name": "mnist-tiny", "seeds": 0}, "--seeds is 0; expected 1 to 1,000"),
+        ({"name": "mnist-tiny", "seeds": 10**21}, "--seeds is 1000000000000000000000; expected 1 to 1,000"),
         ({"name": "mnist-tiny", "seeds": 1, "overrides": ("epochs",)}, "expected field=value"),
     ],
 )

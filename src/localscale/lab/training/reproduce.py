@@ -25,6 +25,7 @@ from localscale.lab.training.comparison import compare_runs
 
 __all__ = ["Cell", "Execution", "collect", "plan", "reproduce"]
 
+MOST_SEEDS = 1000
 TAIL = 5  # lines of a failed run's output to show
 
 
@@ -85,8 +86,8 @@ def plan(
         flags: flags for every run.
     """
     table = find_table(name)
-    if seeds < 1:
-        raise ConfigError(f"--seeds is {seeds}; expected at least 1")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise ConfigError(f"--seeds is {seeds}; expected 1 to {MOST_SEEDS:,}")
     arguments = flags + tuple(part for override in overrides for part in _as_flag(override))
     cells = [
         _cell(table, line, backbone, seed, out, arguments)

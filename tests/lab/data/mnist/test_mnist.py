@@ -209,6 +209,7 @@ def test_ink_centres_are_the_centres_of_the_bounding_boxes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"factors": (1e-9, 1e-9)}, r"a digit at factor 1e-09 would be smaller than half a pixel; .* least 0\.0179"),
         ({"factors": (0.4, 3.6)}, r"a digit at factor 3\.6 would be cropped; the largest that fits is 3\.54"),
         ({"factors": (0.4, 3.37), "image_size": 32}, r"a digit at factor 3\.37 would be cropped"),
         ({"factors": (2.0, 1.0)}, "expected two positive numbers, the smaller first"),

@@ -67,6 +67,11 @@ def check_factors(factors: tuple[float, float], images: Tensor, size: int) -> No
     low, high = factors
     if not (math.isfinite(low) and math.isfinite(high) and 0 < low <= high):
         raise ConfigError(f"factors are {low} to {high}; expected two positive numbers, the smaller first")
+    smallest = REFERENCE / size / (2 * SIDE)
+    if low < smallest:  # the pixels around a digit that are read grow without bound
+        raise ConfigError(
+            f"a digit at factor {low} would be smaller than half a pixel; expected at least {smallest:.3g}"
+        )
     ends = [_ends(images.amax(axis) > 0) for axis in (1, 2)]
     half = max(INK - 1, *(int((last - first).max()) for first, last in ends)) / 2
     room = (size - 1) / 6
