@@ -104,5 +104,5 @@ def test_tables_are_listed_and_rendered(capsys, tmp_path):
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_a_name_that_looks_like_an_option(command: str):
-    with pytest.raises(SystemExit, match="^localscale: .*--help"):
+    with pytest.raises(SystemExit, match=r"^localscale: .*--help"):
         main([command, "--", "--help"])

@@ -9,15 +9,21 @@ import argparse
 import itertools
 from collections.abc import Callable
 
+from benchmarks.faults.calls import Calls
 from benchmarks.faults.campaign import Campaign, Tally, run
 from benchmarks.faults.doors import Doors
+from benchmarks.faults.images import OneBadImage
 from benchmarks.faults.servers import Servers
+from benchmarks.faults.threads import Threads
 from benchmarks.measurement import ResultTable
 from localscale.errors import near_misses
 
 CAMPAIGNS: dict[str, type[Campaign]] = {
+    Calls.name: Calls,
     Doors.name: Doors,
+    OneBadImage.name: OneBadImage,
     Servers.name: Servers,
+    Threads.name: Threads,
 }
 PACKAGES = ("localscale", "torch", "safetensors", "timm")
 SHORT = 5  # trials of a campaign with --quick

@@ -6,7 +6,7 @@ from backbones import LOOSE, RESNET, SMALL, TRANSFORMERS, VIT, Custom, randomise
 from dec_configs import dec_config
 from torch import Tensor, nn
 
-from localscale import Canonicalizer, DECConfig, Site, adapt, sites
+from localscale import Canonicalizer, DECConfig, Site, SizeNetwork, adapt, sites
 from localscale.errors import ConfigError, ConvergenceWarning, LocalScaleError, ShapeError, SiteError
 
 
@@ -317,3 +317,14 @@ def test_images_on_another_device():
 def test_a_canonicalizer_of_nothing(shape: tuple[int, ...]):
     message = refused(ShapeError, Canonicalizer(3, (4, 4), DECConfig()), torch.zeros(shape))
     assert message.endswith("at least one image of at least 1×1 pixels")
+
+
+def test_features_on_another_device():
+    message = refused(ShapeError, Canonicalizer(3, (4, 4), DECConfig()), torch.zeros(1, 3, 8, 8, device="meta"))
+    assert message == "features are on meta and the canonicalizer on cpu; move one with .to(device)"
+
+
+def test_a_single_pixel_with_one_channel_per_group():
+    """A group norm of one value is 0, which PyTorch's function refuses."""
+    config = DECConfig(network=SizeNetwork(width=8, blocks=1, resolution=8))
+    assert Canonicalizer(3, (4, 4), config)(torch.rand(1, 3, 1, 1)).map.state().isfinite().all()

@@ -52,3 +52,14 @@ def test_the_rowwise_inverse_of_a_side_of_one_pixel(family: str, size: tuple[int
 def test_a_batch_that_is_no_integer(batch: object):
     with pytest.raises(MapError, match="expected an integer, at least 1"):
         ls.identity_map(batch)
+
+
+@pytest.mark.parametrize("name", ["background", "shear"])
+@pytest.mark.parametrize("value", [0.0, 1e-40, 1e30, float("inf"), float("nan")])
+def test_a_stiffness_for_which_no_system_can_be_solved(name: str, value: float):
+    for make in (
+        lambda: ls.map_from_scales(*2 * [torch.ones(1, 2, 2)], **{name: value}),
+        lambda: ls.SizeNetwork(**{name: value}),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name} is .*; expected a positive number from 1e-09 to 10000$"):
+            make()

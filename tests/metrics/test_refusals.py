@@ -80,3 +80,24 @@ def test_wrong_types_and_devices():
     labels = torch.zeros(1, 2, 2).long()
     with pytest.raises(ShapeError, match="on meta"):
         metrics.image_iou(labels, labels.to("meta"), 3)
+
+
+def test_kinds_of_tensors():
+    labels = torch.zeros(2).long()
+    for logits in (torch.zeros(2, 3, dtype=torch.complex64), torch.zeros(2, 3, dtype=torch.bool)):
+        for call in (
+            lambda x: metrics.top1(3).update(x, labels),
+            lambda x: metrics.per_scale_accuracy(x, labels, labels),
+            lambda x: metrics.PerScaleAccuracy((0.0,)).update(x, labels, labels),
+        ):
+            with pytest.raises(ShapeError, match="expected real numbers, integers for labels, and one device"):
+                call(logits)
+    for other in (labels.float(), labels.to("meta")):
+        with pytest.raises(ShapeError, match="expected real numbers, integers for labels, and one device"):
+            metrics.top1(3).update(torch.zeros(2, 3), other)
+    masks = torch.ones(1, 3, 4, 4, dtype=torch.bool)
+    with pytest.raises(ShapeError, match="expected floating point"):
+        metrics.equivariance_error(masks, masks, IDENTITY)
+    maps = torch.zeros(1, 2, 2).long()
+    with pytest.raises(ShapeError, match="one device"):
+        metrics.SmallObjectIoU(2, 4).update(maps, maps.to("meta"))

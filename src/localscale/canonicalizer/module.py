@@ -106,6 +106,11 @@ class Canonicalizer(nn.Module):
                 f"features have shape {tuple(features.shape)} and dtype {features.dtype}; "
                 "expected floating point, and at least one image of at least 1×1 pixels"
             )
+        weight = next(self.parameters())
+        if features.device != weight.device:
+            raise ShapeError(
+                f"features are on {features.device} and the canonicalizer on {weight.device}; move one with .to(device)"
+            )
         exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
         if self.config.update.derivatives and exporting:
             raise ConfigError(

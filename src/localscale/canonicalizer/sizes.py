@@ -22,7 +22,7 @@ from localscale.canonicalizer.trunks import COLOURS, TRUNKS, EfficientNetLite0
 from localscale.conventions import coordinates, lattice, resize
 from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.grid import GridMap
-from localscale.maps.similarity import map_from_scales
+from localscale.maps.similarity import SOFTEST, STIFFEST, map_from_scales
 
 __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
@@ -109,8 +109,10 @@ class SizeNetwork(NetworkSettings):
         if not abs(self.target) < LARGEST:
             raise ConfigError(f"target is {self.target}; expected a log size between −{LARGEST:g} and {LARGEST:g}")
         for name in ("background", "shear"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected a positive number")
+            if not SOFTEST <= getattr(self, name) <= STIFFEST:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; expected a positive number from {SOFTEST:g} to {STIFFEST:g}"
+                )
         if not 0 <= self.sure < 1:
             raise ConfigError(f"sure is {self.sure}; expected a weight from 0 to below 1")
         if not 1 < self.most < math.inf:
@@ -294,7 +296,8 @@ class _Norm(nn.GroupNorm):
         super().__init__(8, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.group_norm(x, self.num_groups, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+        # F.group_norm refuses a single image of one pixel with one channel per group, whose norm is 0.
+        return torch.group_norm(x, self.num_groups, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 
 class _Block(nn.Module):

@@ -14,7 +14,6 @@ compiled, exported and recorded as a CUDA graph.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ __all__ = ["map_from_scales"]
 
 MOST_KNOTS = 32  # of the kernel, along an axis
 MOST = 1e6  # larger scales and weights count as this, so that products of two stay finite in float32
+SOFTEST, STIFFEST = 1e-9, 1e4  # background and shear for which the systems can be solved
 UNSEEN = 1e-4  # where the weight is far below this, the wanted scale counts as 1
 
 
@@ -92,8 +92,8 @@ def _check(scale: Tensor, weight: Tensor, background: float, shear: float) -> No
     if scale.device != weight.device:
         raise MapError(f"scale is on {scale.device} and weight on {weight.device}; move one with .to(device)")
     for name, value in (("background", background), ("shear", shear)):
-        if not 0 < value < math.inf:
-            raise MapError(f"{name} is {value}; expected a positive number")
+        if not SOFTEST <= value <= STIFFEST:
+            raise MapError(f"{name} is {value}; expected a positive number from {SOFTEST:g} to {STIFFEST:g}")
 
 
 def _solve_axis(scale: Tensor, weight: Tensor, rows: int, columns: int, background: float, shear: float) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from localscale.errors import ShapeError
-from localscale.metrics.functional import check_labels
+from localscale.metrics.functional import check_kinds, check_labels
 
 __all__ = ["CheckedAccuracy", "CheckedIoU"]
 
@@ -22,6 +22,7 @@ class CheckedAccuracy(MulticlassAccuracy):
                 f"logits have shape {tuple(preds.shape)} and labels {tuple(target.shape)}; "
                 f"expected (images, {self.num_classes}) and (images,)"
             )
+        check_kinds(logits=preds, labels=target)
         if not len(target):
             return
         if target.device.type == "cpu":
@@ -34,15 +35,17 @@ class CheckedIoU(MulticlassJaccardIndex):
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add a batch of label maps with values in 0 … classes − 1, or ``ignore_index``."""
-        shape = preds.shape if preds.dim() == target.dim() else (preds.shape[0], *preds.shape[2:])
-        if target.dim() < 2 or shape != target.shape or (shape != preds.shape and preds.shape[1] != self.num_classes):
+        logits = preds.dim() == target.dim() + 1
+        shape = (preds.shape[0], *preds.shape[2:]) if logits else preds.shape
+        if target.dim() < 2 or shape != target.shape or (logits and preds.shape[1] != self.num_classes):
             raise ShapeError(
                 f"predictions have shape {tuple(preds.shape)} and labels {tuple(target.shape)}; expected "
                 f"(images, height, width) for both, or (images, {self.num_classes}, height, width) for logits"
             )
+        check_kinds(predictions=preds, labels=target)
         if not target.numel():
             return
         check_labels(target if self.ignore_index is None else target[target != self.ignore_index], self.num_classes)
-        if shape == preds.shape:
+        if not logits:
             check_labels(preds, self.num_classes)
         super().update(preds, target)

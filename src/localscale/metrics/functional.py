@@ -63,6 +63,8 @@ def equivariance_errors(answer: Tensor, answer_to_scaled: Tensor, m: Map, varian
         )
     if answer.device != answer_to_scaled.device:
         raise ShapeError(f"masks are on {answer.device} and on {answer_to_scaled.device}; move one with .to(device)")
+    if not (answer.is_floating_point() and answer_to_scaled.is_floating_point()):
+        raise ShapeError(f"masks are {answer.dtype} and {answer_to_scaled.dtype}; expected floating point")
     return distance(scale(answer, m), answer_to_scaled, variant, dim=1)
 
 
@@ -84,6 +86,7 @@ def per_scale_accuracy(logits: Tensor, labels: Tensor, scales: Tensor) -> dict[f
         )
     if not logits.numel():
         raise ShapeError(f"logits have shape {tuple(logits.shape)}; expected at least one image and one class")
+    check_kinds(logits=logits, labels=labels, scales=scales)
     check_labels(labels, logits.shape[1])
     right = (logits.argmax(dim=1) == labels).double()
     # Rounded, so that 0.7 in float32 is found under 0.7.
@@ -100,8 +103,21 @@ def check_errors(*probabilities: Tensor) -> None:
             )
 
 
+def check_kinds(**tensors: Tensor) -> None:
+    """Raise ``ShapeError`` unless the tensors are real, those named labels whole numbers, and all on one device."""
+    devices = {x.device for x in tensors.values()}
+    wrong = [
+        name
+        for name, x in tensors.items()
+        if x.is_complex() or x.dtype == torch.bool or (name == "labels" and x.is_floating_point())
+    ]
+    if len(devices) > 1 or wrong:
+        given = ", ".join(f"{name} are {x.dtype} on {x.device}" for name, x in tensors.items())
+        raise ShapeError(f"{given}; expected real numbers, integers for labels, and one device")
+
+
 def check_labels(labels: Tensor, classes: int) -> None:
-    """Raise ``ConfigError`` unless integer labels lie in 0 … classes − 1; it reads them on the host."""
+    """Raise ``ConfigError`` unless labels lie in 0 … classes − 1; it reads them on the host."""
     if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ConfigError(f"labels {int(labels.min())} … {int(labels.max())} came; expected 0 … {classes - 1}")
 

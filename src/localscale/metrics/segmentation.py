@@ -40,8 +40,8 @@ def image_iou(
         )
     if predicted.device != labels.device:
         raise ShapeError(f"predicted is on {predicted.device} and labels on {labels.device}; move one with .to(device)")
-    _check_whole("predicted", predicted)
-    _check_whole("labels", labels)
+    check_whole("predicted", predicted)
+    check_whole("labels", labels)
     check_classes(classes)
     if background is not None and not 0 <= background < classes:
         raise ConfigError(f"background is {background}; expected one of the classes 0 … {classes - 1}, or None")
@@ -99,7 +99,7 @@ def floor_errors(labels: Tensor, m: Map, classes: int, variant: str) -> Tensor:
     """Return the terms of ``equivariance_floor``, one per pixel, ``(B, H, W)``."""
     if labels.dim() != 3:
         raise ShapeError(f"labels have shape {tuple(labels.shape)}; expected (images, height, width)")
-    _check_whole("labels", labels)
+    check_whole("labels", labels)
     check_classes(classes)
     scaled, exact = scale(_one_hot(labels, classes), m), _one_hot(scale(labels, m, mode="nearest"), classes)
     empty = ~scaled.any(dim=1)  # both are zero there; the variant "relative" would divide 0 by 0
@@ -111,8 +111,9 @@ def _one_hot(labels: Tensor, classes: int) -> Tensor:
     return (labels.unsqueeze(1) == known).float()
 
 
-def _check_whole(name: str, maps: Tensor) -> None:
-    if maps.is_floating_point():
+def check_whole(name: str, maps: Tensor) -> None:
+    """Raise ``ShapeError`` unless label maps hold integers."""
+    if maps.is_floating_point() or maps.is_complex():
         raise ShapeError(f"{name} has dtype {maps.dtype}; expected integers, one class for every pixel")
 
 

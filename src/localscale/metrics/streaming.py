@@ -12,8 +12,8 @@ from torchmetrics import Metric
 from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.base import Map
 from localscale.metrics.checked import CheckedAccuracy, CheckedIoU
-from localscale.metrics.functional import VARIANTS, check_labels, equivariance_errors, invariance_error
-from localscale.metrics.segmentation import check_classes, class_ious, floor_errors
+from localscale.metrics.functional import VARIANTS, check_kinds, check_labels, equivariance_errors, invariance_error
+from localscale.metrics.segmentation import check_classes, check_whole, class_ious, floor_errors
 
 __all__ = [
     "EquivarianceError",
@@ -234,6 +234,9 @@ class SmallObjectIoU(Metric):
                 f"predicted has shape {tuple(predicted.shape)} and labels {tuple(labels.shape)}; expected (images, "
                 f"height, width) for both, with at most {self.pixels} pixels"
             )
+        check_whole("predicted", predicted)
+        check_whole("labels", labels)
+        check_kinds(predictions=predicted, labels=labels)
         area, iou = (x[:, 1:].flatten() for x in class_ious(predicted, labels, self.classes, self.ignore_index))
         self.count.scatter_add_(0, area, (area > 0).long())
         self.total.scatter_add_(0, area, torch.where(area > 0, iou, 0).double())
@@ -290,6 +293,7 @@ class PerScaleAccuracy(Metric):
                 f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(given.shape)}; "
                 "expected (n, classes), (n,), and (n,) or one number"
             )
+        check_kinds(logits=logits, labels=labels)
         if logits.device.type == "cpu":  # on a GPU the check would synchronise with the host
             check_labels(labels, logits.shape[1])
         if not len(labels):
