@@ -99,5 +99,7 @@ def test_kinds_of_tensors():
     with pytest.raises(ShapeError, match="expected floating point"):
         metrics.equivariance_error(masks, masks, IDENTITY)
     maps = torch.zeros(1, 2, 2).long()
-    with pytest.raises(ShapeError, match="one device"):
-        metrics.SmallObjectIoU(2, 4).update(maps, maps.to("meta"))
+    for metric in (metrics.SmallObjectIoU(2, 4), metrics.mean_iou(2)):
+        for one, other in ((maps, maps.to("meta")), 2 * (maps.to("meta"),)):
+            with pytest.raises(ShapeError, match="one device"):
+                metric.update(one, other)

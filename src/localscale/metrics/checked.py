@@ -22,7 +22,7 @@ class CheckedAccuracy(MulticlassAccuracy):
                 f"logits have shape {tuple(preds.shape)} and labels {tuple(target.shape)}; "
                 f"expected (images, {self.num_classes}) and (images,)"
             )
-        check_kinds(logits=preds, labels=target)
+        check_kinds(logits=preds, labels=target, counts=self.tp)
         if not len(target):
             return
         if target.device.type == "cpu":
@@ -42,7 +42,7 @@ class CheckedIoU(MulticlassJaccardIndex):
                 f"predictions have shape {tuple(preds.shape)} and labels {tuple(target.shape)}; expected "
                 f"(images, height, width) for both, or (images, {self.num_classes}, height, width) for logits"
             )
-        check_kinds(predictions=preds, labels=target)
+        check_kinds(predictions=preds, labels=target, counts=self.confmat)
         if not target.numel():
             return
         check_labels(target if self.ignore_index is None else target[target != self.ignore_index], self.num_classes)

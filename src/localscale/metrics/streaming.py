@@ -236,7 +236,7 @@ class SmallObjectIoU(Metric):
             )
         check_whole("predicted", predicted)
         check_whole("labels", labels)
-        check_kinds(predictions=predicted, labels=labels)
+        check_kinds(predictions=predicted, labels=labels, counts=self.count)
         area, iou = (x[:, 1:].flatten() for x in class_ious(predicted, labels, self.classes, self.ignore_index))
         self.count.scatter_add_(0, area, (area > 0).long())
         self.total.scatter_add_(0, area, torch.where(area > 0, iou, 0).double())
@@ -293,7 +293,7 @@ class PerScaleAccuracy(Metric):
                 f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}, scales {tuple(given.shape)}; "
                 "expected (n, classes), (n,), and (n,) or one number"
             )
-        check_kinds(logits=logits, labels=labels)
+        check_kinds(logits=logits, labels=labels, counts=self.seen)
         if logits.device.type == "cpu":  # on a GPU the check would synchronise with the host
             check_labels(labels, logits.shape[1])
         if not len(labels):
