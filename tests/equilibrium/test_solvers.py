@@ -194,7 +194,7 @@ def test_relative_residual_by_hand():
 def test_settings_out_of_range_are_named(solver: type[Anderson] | type[Picard]):
     with pytest.raises(ConfigError, match=r"^max_steps is 0; expected at least 1$"):
         solver(max_steps=0)
-    with pytest.raises(ConfigError, match=r"^tolerance is -1e-06; expected 0 or more$"):
+    with pytest.raises(ConfigError, match=r"^tolerance is -1e-06; expected a finite number, 0 or more$"):
         solver(tolerance=-1e-6)
     for damping in (0.0, -0.5, 1.5, float("nan")):
         with pytest.raises(ConfigError, match=r"^damping is .*; expected a fraction of the step, above 0 and at most"):
