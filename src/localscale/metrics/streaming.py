@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardInd
 from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.base import Map
 from localscale.metrics.functional import VARIANTS, equivariance_errors, invariance_error
-from localscale.metrics.segmentation import check_classes, class_ious, floor_errors
+from localscale.metrics.segmentation import check_background, check_classes, class_ious, floor_errors
 
 __all__ = [
     "EquivarianceError",
@@ -40,13 +40,14 @@ def top1(classes: int) -> Metric:
     return MulticlassAccuracy(num_classes=classes, average="micro", validate_args=False)
 
 
-def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
+def mean_iou(classes: int, *, ignore_index: int | None = None, background: int | None = None) -> Metric:
     """Return torchmetrics' mean IoU over classes, with intersections and unions summed over all images.
 
     ``update`` takes logits ``(B, K, H, W)`` or label maps ``(B, H, W)``, and labels ``(B, H, W)``. Pixels labelled
-    ``ignore_index``, which may be negative, are not counted. The background is a class like the others. A class that
-    occurs in neither labels nor predictions is left out of the mean; a class that is only predicted has IoU 0. Without
-    any counted pixel the mean is NaN.
+    ``ignore_index``, which may be negative, are not counted. The background is a class like the others, unless
+    ``background`` names it: its IoU is then left out of the mean, while its pixels still count in the unions of the
+    objects that are predicted or missed there. A class that occurs in neither labels nor predictions is left out of
+    the mean; a class that is only predicted has IoU 0. Without any counted pixel the mean is NaN.
 
     ``update`` synchronises host and GPU, because torchmetrics uses ``bincount`` and a boolean mask. With
     ``torch.use_deterministic_algorithms(True)`` it needs memory for ``pixels × classes²`` numbers: turn that off here.
@@ -56,7 +57,29 @@ def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
     >>> metric.compute()
     tensor(0.5000)
     """
-    return MulticlassJaccardIndex(num_classes=classes, average="macro", ignore_index=ignore_index, validate_args=False)
+    if background is None:
+        return MulticlassJaccardIndex(
+            num_classes=classes, average="macro", ignore_index=ignore_index, validate_args=False
+        )
+    check_background(background, classes)
+    return _ObjectIoU(background, num_classes=classes, ignore_index=ignore_index, validate_args=False)
+
+
+class _ObjectIoU(MulticlassJaccardIndex):
+    """The mean IoU over the classes that are objects."""
+
+    def __init__(self, background: int, **settings: Any) -> None:
+        super().__init__(average="macro", **settings)
+        self.background = background
+
+    def compute(self) -> Tensor:
+        """Return the mean over all classes in labels or predictions but the background; NaN if there is none."""
+        pixels = self.confmat.double()
+        overlap = pixels.diagonal()
+        union = pixels.sum(0) + pixels.sum(1) - overlap
+        counted = union > 0
+        counted[self.background] = False
+        return (torch.where(counted, overlap / union.clamp_min(1), 0).sum() / counted.sum()).float()
 
 
 class _MeanOfErrors(Metric):

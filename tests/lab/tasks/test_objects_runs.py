@@ -137,13 +137,14 @@ def test_the_result_has_every_metric_and_its_floor(name: str, runs: dict[str, Pa
     metrics = result["metrics"]
     assert set(metrics) == {
         "images", "variants", "mean_iou", "small_object_iou", "equivariance_error", "equivariance_floor",
-        "group_deviation", "groups",
+        "group_deviation", "groups", "mean_iou_objects", "displacement", "uniform",
     }  # fmt: skip
     assert (metrics["images"], metrics["variants"], metrics["groups"], result["classes"]) == (12, 2, 4, CLASSES)
     assert set(metrics["equivariance_error"]) == set(metrics["equivariance_floor"]) == set(VARIANTS)
     assert min(*metrics["equivariance_error"].values(), *metrics["equivariance_floor"].values()) > 1e-4
     assert metrics["equivariance_floor"] == result_of(runs["plain"])["metrics"]["equivariance_floor"]
     assert 0 < metrics["mean_iou"] < 1
+    assert metrics["uniform"]["displacement"] > 2 * metrics["displacement"]
     assert result["data"].startswith("24 training images; 12 test images of 4 scenes; 4 classes")
 
 

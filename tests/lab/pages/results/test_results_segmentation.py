@@ -127,3 +127,27 @@ def test_masks_are_described_for_a_terminal():
     assert all(value in error for value in ("EquE", "0.0512", "0.1234", "0.2345"))
     assert all(value in floor for value in ("0.0101", "0.0202", "0.0303"))
     assert "4.17 %" in deviation
+
+
+def test_both_distributions_are_shown_with_their_displacement():
+    new, old = a_run(), a_run("canon", "Canon")
+    new["metrics"] |= {
+        "mean_iou_objects": 0.4871,
+        "displacement": 0.044,
+        "uniform": {
+            "variants": 4,
+            "equivariance_error": {"squared": 0.0876, "l2": 0.2, "relative": 0.3},
+            "equivariance_floor": {"squared": 0.0067, "l2": 0.02, "relative": 0.03},
+            "displacement": 0.178,
+        },
+    }
+    page = render_segmentation(a_result(new, old))
+    assert [cells(page, row)["EquE, uniform"] for row in ("Aug", "Canon")] == ["0.0876", "–"]
+    assert [cells(page, row)["mIoU % without background"] for row in ("Aug", "Canon")] == ["48.71", "–"]
+    assert "strength 1, which move points by 4.4 % of the side" in page
+    assert "4 maps per image with increments uniform on the simplex, which move points by 17.8 % of the side" in page
+    said = describe(new["metrics"])
+    assert "48.71 % without the background" in said
+    assert "scalings of each image: 3, which move points by 4.4 % of the side" in said
+    assert "uniform on the simplex 0.0876 squared" in said
+    assert "17.8 %" in said
