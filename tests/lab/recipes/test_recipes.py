@@ -102,7 +102,7 @@ def test_imagenet_is_trained_as_in_the_paper(row: str):
 def test_objects_are_trained_as_in_the_paper(row: str):
     recipe: Any = find_recipe(f"objects-deit_tiny-{row}")
     settings, more = recipe.optimization, bool(recipe.needs_start)
-    assert settings.epochs == (60 if more else 180 if row in ("aug_long", "dec_compose_joint", "sizes") else 120)
+    assert settings.epochs == (60 if more else 120 if row == "aug" else 180)
     assert settings.learning_rate == (2e-5 if more else 1e-4)
     assert (settings.schedule, settings.decay_rate, settings.decay_epochs) == ("step", 0.7, 30)
     assert (recipe.data.background_weight, recipe.data.image_size, recipe.head_width) == (0.1, 256, 256)

@@ -6,19 +6,23 @@ control with the same budget. Joint rows train canonicalizers and backbone toget
 
 from dataclasses import replace
 
-from localscale.lab.methods import Canon, InvL, RandomScaling
+from localscale.lab.methods import Canon, InvL, RandomScaling, RandomWarp
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.recipes.rows import (
     AUG,
     BASE,
     CANON,
+    CENTRE_ZOOM,
     DEC_COMPOSE,
     DEC_DIRECT,
     INVL,
     OPTIM,
+    RANDOM_WARP,
     SIZES,
     SIZES_SHIPPED,
+    WARPS,
+    ZOOM,
     Budget,
     BudgetName,
     Protocol,
@@ -71,5 +75,8 @@ IMAGENET = Protocol(
         "dec_compose_joint": joint(COMPOSE),
         "sizes": _from_base(SIZES),
         "sizes_shipped": _from_base(SIZES_SHIPPED),
+        "zoom": _from_base(ZOOM),
+        "centre_zoom": _from_base(CENTRE_ZOOM),
+        "random_warp": _from_base(replace(RANDOM_WARP, method=RandomWarp(replace(WARPS, strength=0.45)))),
     },
 )
