@@ -109,8 +109,21 @@ def test_canonicalizers_are_shown_at_their_sites():
         **{"backbone.blocks.0/residual": 0.02, "backbone.blocks.0/steps": 3.0, "backbone.blocks.0/displacement": 0.1},
     }
     page = render_segmentation(a_result(a_run(), run))
-    assert "| vit_tiny | DEC compose + supervision | input | 1.0e-03 | 4 | 1.2 | 0.5 |" in page
-    assert "| vit_tiny | DEC compose + supervision | backbone.blocks.0 | 0.02 | 3 | 10 | – |" in page
+    assert "| vit_tiny | DEC compose + supervision | input | 1.0e-03 | 4 | 1.2 | yes | 0.5 |" in page
+    assert "| vit_tiny | DEC compose + supervision | backbone.blocks.0 | 0.02 | 3 | 10 | yes | – |" in page
+
+
+def test_a_canonicalizer_whose_maps_never_move_is_said_to_be_inert():
+    run, last = a_run("dec", "DEC direct"), {"input/residual": 1e-5, "input/steps": 1.0, "input/displacement": 9.9e-4}
+    run["last_epoch"] |= last
+    page = render_segmentation(a_result(a_run(), run))
+    assert "| vit_tiny | DEC direct | input | 1.0e-05 | 1 | 0.099 | inert | – |" in page
+    assert "less than 0.1 % of the side: DEC direct of vit_tiny at input." in page
+    assert "variation" not in page
+    run["last_epoch"] |= {"input/displacement": 1.1e-3, "input/variation": 5e-4}
+    page = render_segmentation(a_result(a_run(), run))
+    assert "| vit_tiny | DEC direct | input | 1.0e-05 | 1 | 0.11 | 0.05 | yes | – |" in page
+    assert "Inert" not in page
 
 
 def test_a_result_without_its_floor_is_named(tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 from localscale.lab.pages.results.markdown import render_rows
 from localscale.lab.pages.results.paper import SEGMENTATION, family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Record, grouped, site_rows, spread
+from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Record, grouped, inert_note, site_rows, spread
 
 __all__ = ["render_segmentation"]
 
@@ -22,7 +22,7 @@ def render_segmentation(result: dict[str, Any]) -> str:
     parts = [f"### {result['title']}", "", _setting(result), "", render_rows(rows)]
     sites = site_rows(groups)
     if sites:
-        parts += ["", SITES_TITLE, "", render_rows(sites)]
+        parts += ["", SITES_TITLE, "", inert_note(sites) + render_rows(sites)]
     return "\n".join(parts)
 
 
