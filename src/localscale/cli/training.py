@@ -93,6 +93,8 @@ class Training:
         )
         if "learned_sizes" in result:
             print(describe_sizes(result["learned_sizes"]))
+        if "learned_energies" in result:
+            print(describe_energies(result["learned_energies"]))
         print(describe(result["metrics"]))
         print(
             f"{folder}: weights.safetensors, result.json, log.jsonl; {result['seconds']['training']:.0f} s of training"
@@ -279,6 +281,14 @@ def describe_sizes(found: dict[str, Any]) -> str:
         f"sizes learned in {found['steps']:,} steps: error {found['error']:.3f} in log size; canonical forms keep "
         f"{found['spread']:.2f} of the spread of sizes; {100 * found['converged']:.0f} % of the equilibria converged"
         f"{known}"
+    )
+
+
+def describe_energies(found: dict[str, Any]) -> str:
+    """Return what Canon's energies learned as a line for a terminal."""
+    return (
+        f"energies learned in {found['steps']:,} steps: the least one undoes {100 * found['undone']:.1f} % of the "
+        f"known configurations, and chance {100 * found['chance']:.1f} %"
     )
 
 

@@ -29,7 +29,7 @@ RANDOM = {
 }
 METHODS: dict[str, Method] = {
     "FineTune": FineTune(),
-    "Canon": Canon(configurations=9),
+    "Canon": Canon(configurations=9, tuned=True),
     "DEC": dec(sites=("input", "blocks.0")),
     "DEC, separable": dec(family="separable", update="compose"),
     "Zoom": Zoom(grid=9),

@@ -121,6 +121,8 @@ def test_each_method_learns_what_it_is_for(runs: dict[str, Path]):
         assert report["input"].map.mean_displacement().min() > 1e-6
     assert {"task", "equivariance"} <= set(log_of(runs["augl"])[0])
     assert {"task", "supervision", "prior", "input/residual"} <= set(log_of(runs["compose"])[0])
+    assert result_of(runs["canon"])["learned_energies"]["steps"] == 5
+    assert "learned_sizes" not in result_of(runs["canon"])
     learned = result_of(runs["sizes"])["learned_sizes"]
     assert learned["steps"] == 4
     assert learned["thing_error"] > 0

@@ -51,7 +51,7 @@ OBJECTS = Protocol(
         "aug": AUG,
         "aug_plus": AUG_PLUS,
         "aug_long": AUG_LONG,
-        "canon": replace(CANON, method=Canon(mode="equivariant")),
+        "canon": replace(CANON, method=Canon(mode="equivariant", canon_strength=0.25)),  # as gentle as STRENGTH's maps
         "augl": Row(
             "AugL",
             "Add the equivariance error of the masks as a loss.",
