@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from scipy.stats import kstest, triang
+from scipy.stats import beta, kstest, triang
 
 from localscale.conventions import lattice
 from localscale.errors import MapError
-from localscale.maps import FAMILIES, identity_map, map_from_logits, random_map
+from localscale.maps import DISTRIBUTIONS, FAMILIES, identity_map, map_from_logits, random_map
+from localscale.maps.distributions import raw_parameters
 
 EACH_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
@@ -124,3 +125,46 @@ def test_half_precision_logits_are_refused(family: str, dtype: torch.dtype):
 def test_logits_for_fewer_than_two_knots_are_refused(family: str, x: tuple[int, ...], y: tuple[int, ...]):
     with pytest.raises(MapError, match="logits have shapes"):
         map_from_logits(torch.zeros(x), torch.zeros(y), family=family)
+
+
+# Increments uniform on the simplex.
+
+
+@pytest.mark.parametrize("knots", [3, 6])
+def test_simplex_increments_are_uniform_on_the_simplex(knots: int, rng: torch.Generator):
+    """Each of n increments then has the distribution Beta(1, n − 1), and its pairs the covariance −1 / (n²(n + 1))."""
+    m = random_map(4000, knots, family="separable", distribution="simplex", generator=rng, dtype=torch.float64)
+    count = knots - 1
+    increments = m.x.values.diff(dim=-1)
+    assert kstest(increments[:, 0].numpy(), beta(1, count - 1).cdf).pvalue > 0.01
+    covariance = float(torch.cov(increments[:, :2].T)[0, 1])
+    assert covariance == pytest.approx(-1 / (count**2 * (count + 1)), rel=0.15)
+
+
+def test_the_mean_displacement_of_each_distribution(rng: torch.Generator):
+    """Six knots; the figures are those of the documentation. The guard shrinks grid maps, nearly all of which fold."""
+    found = {
+        (distribution, family): 100
+        * float(
+            random_map(4000, 6, strength=1.0, family=family, distribution=distribution, generator=rng)
+            .mean_displacement()
+            .mean()
+        )
+        for distribution in DISTRIBUTIONS
+        for family in FAMILIES
+    }
+    expected = {("logits", "grid"): 4.4, ("logits", "separable"): 5.6, ("simplex", "grid"): 5.4}
+    assert found == pytest.approx(expected | {("simplex", "separable"): 17.8}, abs=0.3)
+
+
+def test_steep_simplex_maps_can_be_inverted(rng: torch.Generator):
+    m = random_map(2000, 6, family="separable", distribution="simplex", generator=rng)
+    assert (m.min_determinant() > 0).all()
+    points = torch.rand(2000, 20, 2, generator=rng)
+    assert (m(m.inverse()(points)) - points).abs().max() < 1e-4
+    assert torch.isfinite(raw_parameters(torch.tensor([0.0, 1 - 2**-24]), "simplex")).all()
+
+
+def test_an_unknown_distribution_names_the_near_miss():
+    with pytest.raises(MapError, match="no distribution 'simplx': did you mean simplex"):
+        random_map(distribution="simplx")

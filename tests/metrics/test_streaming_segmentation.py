@@ -76,6 +76,22 @@ def test_mean_iou_takes_logits_and_label_maps(rng: torch.Generator):
     assert 0 < of_logits.compute() == of_maps.compute() < 1
 
 
+def test_mean_iou_without_the_background_by_hand():
+    """Class 1 has IoU 1/3, because a background pixel is taken for it, and class 2 IoU 1/2; class 3 is nowhere."""
+    metric = mean_iou(4, background=0, ignore_index=IGNORED)
+    metric.update(rows([1, 1, 0, 0, 2, 1]), rows([1, 0, 0, 0, 2, 2]))
+    metric.update(rows([0, 1]), rows([0, IGNORED]))
+    assert metric.compute().item() == pytest.approx((1 / 3 + 1 / 2) / 2)
+    with pytest.raises(ConfigError, match="background is 4; expected one of the classes 0 … 3"):
+        mean_iou(4, background=4)
+
+
+def test_mean_iou_without_objects_is_nan():
+    metric = mean_iou(2, background=0)
+    metric.update(rows([0, 0]), rows([0, 0]))
+    assert math.isnan(metric.compute())
+
+
 def test_an_absent_class_is_left_out_and_one_only_predicted_has_iou_zero():
     absent, predicted, truth_alone = mean_iou(3), mean_iou(3), mean_iou(3)
     absent.update(rows([0, 1]), rows([0, 1]))

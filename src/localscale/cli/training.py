@@ -93,6 +93,8 @@ class Training:
         )
         if "learned_sizes" in result:
             print(describe_sizes(result["learned_sizes"]))
+        if "learned_energies" in result:
+            print(describe_energies(result["learned_energies"]))
         print(describe(result["metrics"]))
         print(
             f"{folder}: weights.safetensors, result.json, log.jsonl; {result['seconds']['training']:.0f} s of training"
@@ -282,6 +284,14 @@ def describe_sizes(found: dict[str, Any]) -> str:
     )
 
 
+def describe_energies(found: dict[str, Any]) -> str:
+    """Return what Canon's energies learned as a line for a terminal."""
+    return (
+        f"energies learned in {found['steps']:,} steps: the least one undoes {100 * found['undone']:.1f} % of the "
+        f"known configurations, and chance {100 * found['chance']:.1f} %"
+    )
+
+
 def describe(metrics: dict[str, Any]) -> str:
     """Return the metrics as text for a terminal."""
     if "mean_iou" in metrics:
@@ -311,15 +321,38 @@ def _describe_masks(metrics: dict[str, Any]) -> str:
     errors, floor = metrics["equivariance_error"], metrics["equivariance_floor"]
     return "\n".join(
         (
-            f"mIoU {100 * metrics['mean_iou']:.2f} % of {metrics['images']:,} images",
+            f"mIoU {100 * metrics['mean_iou']:.2f} % of {metrics['images']:,} images{_without_background(metrics)}",
             *_describe_small_objects(metrics),
             f"EquE {errors['squared']:.4f} squared (the paper's equation, per pixel), {errors['l2']:.4f} l2, "
-            f"{errors['relative']:.4f} relative; scalings of each image: {metrics['variants']}",
+            f"{errors['relative']:.4f} relative; {_scalings(metrics)}",
             f"floor of EquE {floor['squared']:.4f}, {floor['l2']:.4f}, {floor['relative']:.4f}: the error of a "
             "perfect segmenter, caused by resampling alone",
+            *_describe_uniform(metrics),
             *([_describe_scenes(metrics)] if "groups" in metrics else []),
         )
     )
+
+
+def _without_background(metrics: dict[str, Any]) -> str:
+    found = metrics.get("mean_iou_objects")
+    return "" if found is None else f"; {100 * found:.2f} % without the background"
+
+
+def _scalings(found: dict[str, Any]) -> str:
+    """Describe the scalings of one EquE; older runs did not measure the displacement."""
+    moved = f", which move points by {100 * found['displacement']:.1f} % of the side" if "displacement" in found else ""
+    return f"scalings of each image: {found['variants']}{moved}"
+
+
+def _describe_uniform(metrics: dict[str, Any]) -> list[str]:
+    found = metrics.get("uniform")
+    if found is None:
+        return []
+    errors, floor = found["equivariance_error"], found["equivariance_floor"]
+    return [
+        f"EquE with increments uniform on the simplex {errors['squared']:.4f} squared, {errors['l2']:.4f} l2, "
+        f"{errors['relative']:.4f} relative; {_scalings(found)}; floor {floor['squared']:.4f}"
+    ]
 
 
 def _describe_small_objects(metrics: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from localscale.maps.base import Composition, FamilyMap, Map
 from localscale.maps.build import FAMILIES, identity_map, map_from_logits, random_map, resampling_error
+from localscale.maps.distributions import DISTRIBUTIONS
 from localscale.maps.grid import GridMap
 from localscale.maps.inverse import ExactInverse, RowwiseInverse
 from localscale.maps.monotone import MonotoneMap
@@ -9,6 +10,7 @@ from localscale.maps.separable import SeparableMap
 from localscale.maps.similarity import map_from_scales
 
 __all__ = [
+    "DISTRIBUTIONS",
     "FAMILIES",
     "Composition",
     "ExactInverse",

@@ -43,8 +43,8 @@ def image_iou(
     check_whole("predicted", predicted)
     check_whole("labels", labels)
     check_classes(classes)
-    if background is not None and not 0 <= background < classes:
-        raise ConfigError(f"background is {background}; expected one of the classes 0 … {classes - 1}, or None")
+    if background is not None:
+        check_background(background, classes)
     shown, iou = class_ious(predicted, labels, classes, ignore_index)
     present = shown > 0
     if background is not None:
@@ -115,6 +115,12 @@ def check_whole(name: str, maps: Tensor) -> None:
     """Raise ``ShapeError`` unless label maps hold integers."""
     if maps.is_floating_point() or maps.is_complex():
         raise ShapeError(f"{name} has dtype {maps.dtype}; expected integers, one class for every pixel")
+
+
+def check_background(background: int, classes: int) -> None:
+    """Raise ``ConfigError`` unless ``background`` is one of the ``classes``."""
+    if not 0 <= background < classes:
+        raise ConfigError(f"background is {background}; expected one of the classes 0 … {classes - 1}, or None")
 
 
 def check_classes(classes: int) -> None:

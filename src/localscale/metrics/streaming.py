@@ -13,7 +13,7 @@ from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.base import Map
 from localscale.metrics.checked import CheckedAccuracy, CheckedIoU
 from localscale.metrics.functional import VARIANTS, check_kinds, check_labels, equivariance_errors, invariance_error
-from localscale.metrics.segmentation import check_classes, check_whole, class_ious, floor_errors
+from localscale.metrics.segmentation import check_background, check_classes, check_whole, class_ious, floor_errors
 
 __all__ = [
     "EquivarianceError",
@@ -41,13 +41,14 @@ def top1(classes: int) -> Metric:
     return CheckedAccuracy(num_classes=classes, average="micro", validate_args=False)
 
 
-def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
+def mean_iou(classes: int, *, ignore_index: int | None = None, background: int | None = None) -> Metric:
     """Return torchmetrics' mean IoU over classes, with intersections and unions summed over all images.
 
     ``update`` takes logits ``(B, K, H, W)`` or label maps ``(B, H, W)``, and labels ``(B, H, W)``. Pixels labelled
-    ``ignore_index``, which may be negative, are not counted. The background is a class like the others. A class that
-    occurs in neither labels nor predictions is left out of the mean; a class that is only predicted has IoU 0. Without
-    any counted pixel the mean is NaN.
+    ``ignore_index``, which may be negative, are not counted. The background is a class like the others, unless
+    ``background`` names it: its IoU is then left out of the mean, while its pixels still count in the unions of the
+    objects that are predicted or missed there. A class that occurs in neither labels nor predictions is left out of
+    the mean; a class that is only predicted has IoU 0. Without any counted pixel the mean is NaN.
 
     ``update`` synchronises host and GPU, because torchmetrics uses ``bincount`` and a boolean mask. With
     ``torch.use_deterministic_algorithms(True)`` it needs memory for ``pixels × classes²`` numbers: turn that off here.
@@ -58,7 +59,28 @@ def mean_iou(classes: int, *, ignore_index: int | None = None) -> Metric:
     tensor(0.5000)
     """
     check_classes(classes)
-    return CheckedIoU(num_classes=classes, average="macro", ignore_index=ignore_index, validate_args=False)
+    settings = {"num_classes": classes, "average": "macro", "ignore_index": ignore_index, "validate_args": False}
+    if background is None:
+        return CheckedIoU(**settings)
+    check_background(background, classes)
+    return _ObjectIoU(background, **settings)
+
+
+class _ObjectIoU(CheckedIoU):
+    """The mean IoU over the classes that are objects."""
+
+    def __init__(self, background: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.background = background
+
+    def compute(self) -> Tensor:
+        """Return the mean over all classes in labels or predictions but the background; NaN if there is none."""
+        pixels = self.confmat.double()
+        overlap = pixels.diagonal()
+        union = pixels.sum(0) + pixels.sum(1) - overlap
+        counted = union > 0
+        counted[self.background] = False
+        return (torch.where(counted, overlap / union.clamp_min(1), 0).sum() / counted.sum()).float()
 
 
 class _MeanOfErrors(Metric):

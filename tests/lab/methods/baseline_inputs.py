@@ -12,13 +12,13 @@ from dec_configs import dec_config
 from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
-from localscale.lab.methods import DEC, DiscreteCanonicalizer
+from localscale.lab.methods import DEC, DiscreteCanonicalizer, SaliencySampler
 from localscale.lab.randomness import Draws
 
 SMALL: dict[str, Any] = {
     "knots": 4, "channels": (4, 6), "resolution": 16, "max_steps": 3, "tolerance": 1e-3, "fixed_steps": True,
 }  # fmt: skip
-METHOD_FIELDS = ("supervision", "prior", "supervised_scaling")
+METHOD_FIELDS = ("supervision", "prior", "separation", "supervised_scaling")
 LABELS = torch.tensor([0, 3, 1])
 
 
@@ -71,6 +71,8 @@ def randomise(model: nn.Module, std: float = 0.5) -> nn.Module:
     """Draw the last layers, which start at zero, from N(0, ``std``²), as if the model had been trained."""
     rng = torch.Generator().manual_seed(2)
     networks = [model.energy] if isinstance(model, DiscreteCanonicalizer) else []
+    if isinstance(model, SaliencySampler):
+        networks = [model.saliency]
     if isinstance(model, AdaptedModel):
         networks = [canonicalizer.network for canonicalizer in model.canonicalizers.values()]
     assert networks

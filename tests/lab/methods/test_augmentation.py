@@ -92,6 +92,14 @@ def test_raw_parameters_are_uniform_from_zero_to_strength(family: str, knots: in
         assert 0.9 * strength < float(pairs.abs().max()) < strength + 1e-5
 
 
+def test_simplex_increments_are_uniform_on_the_simplex():
+    """Each of five increments has the distribution Beta(1, 4); the maps move points by 18 % of the side."""
+    maps = RandomScaling(distribution="simplex", family="separable").maps(Draws(0, torch.arange(3000)))
+    for axis in (maps.x, maps.y):
+        assert stats.kstest(axis.values.diff(dim=-1)[:, 2].double(), stats.beta(1, 4).cdf).pvalue > 1e-3
+    assert float(maps.mean_displacement().mean()) == pytest.approx(0.178, abs=0.004)
+
+
 @EACH_FAMILY
 def test_family_and_knots_are_those_asked_for(family: str):
     drawn = RandomScaling(family=family, knots=5).maps(draws(7))
@@ -126,6 +134,7 @@ def test_an_image_is_read_where_the_map_says():
         ({"probability": 1.5}, ConfigError, "probability is 1.5; expected 0 to 1"),
         ({"probability": float("nan")}, ConfigError, "probability is nan; expected 0 to 1"),
         ({"family": "grids"}, MapError, "no family 'grids': did you mean grid?"),
+        ({"distribution": "simplx"}, ConfigError, "distribution is 'simplx': did you mean simplex?"),
         ({"knots": 1}, MapError, "knots is 1; a map needs at least 2 control points along each axis"),
     ],
 )

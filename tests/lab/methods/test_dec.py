@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from localscale.canonicalizer import DECConfig, SiteReport
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, FineTune, RandomScaling
-from localscale.lab.methods.dec import map_prior, site_scalars, supervision_error
+from localscale.lab.methods.dec import map_prior, separation_loss, site_scalars, supervision_error
 from localscale.maps import GridMap, SeparableMap, identity_map, random_map
 from localscale.maps.monotone import MonotoneMap
 from localscale.warp import unscale
@@ -116,13 +116,15 @@ def test_the_prior_is_about_the_mean_map():
     assert map_prior(GridMap(opposite.displacements[:1])) > 0.01
 
 
-def test_every_site_reports_three_scalars():
+def test_every_site_reports_four_scalars():
     method = dec(sites=("input", "blocks.1"), knots=(4, 3))
     model = randomise(method.build(vit()))
     _, report = model(images(), return_report=True)
     scalars = site_scalars(report)
     assert set(scalars) == {
-        f"{path}/{what}" for path in ("input", "blocks.1") for what in ("residual", "steps", "displacement")
+        f"{path}/{what}"
+        for path in ("input", "blocks.1")
+        for what in ("residual", "steps", "displacement", "variation")
     }
     for path, site in report.items():
         assert scalars[f"{path}/residual"] == site.residual.mean()
@@ -130,6 +132,9 @@ def test_every_site_reports_three_scalars():
         distance = site.map.displacement_field(16, 16).norm(dim=-1).mean()
         assert scalars[f"{path}/displacement"].item() == pytest.approx(distance.item(), rel=1e-5)
         assert distance > 1e-4
+        field = site.map.detach().displacement_field(16, 16)
+        assert scalars[f"{path}/variation"].item() == pytest.approx(float((field - field.mean(0)).norm(dim=-1).mean()))
+        assert 0 < scalars[f"{path}/variation"] < scalars[f"{path}/displacement"]
     assert not any(scalar.requires_grad for scalar in scalars.values())
 
 
@@ -161,6 +166,40 @@ def test_the_loss_is_the_weighted_sum_of_its_parts():
     torch.testing.assert_close(found["supervision"], supervision_error(report["input"].map, scaled, u))
     torch.testing.assert_close(found["loss"], found["task"] + 0.5 * found["prior"] + 2.0 * found["supervision"])
     assert min(float(found[name].detach()) for name in ("task", "prior", "supervision")) > 1e-4
+
+
+def test_separation_is_the_squared_distance_of_control_points_up_to_its_cap():
+    one, other = grid_maps(2)
+    near = GridMap(one.displacements + 1e-3 * (other.displacements - one.displacements))
+    distance = (one.displacements - near.displacements).square().flatten(1).sum(1)
+    assert (distance < 0.01).all()
+    torch.testing.assert_close(separation_loss(one, near), -distance.mean())
+    assert separation_loss(one, other) == pytest.approx(-0.01), "maps that differ enough are pushed no further"
+
+
+def test_separation_compares_every_site_on_an_image_and_its_scaled_copy():
+    scaling = RandomScaling(strength=2.0, knots=5)
+    method = dec(sites=("input", "blocks.1"), knots=(4, 3), separation=3.0, prior=0.2, supervised_scaling=scaling)
+    model, pictures = randomise(method.build(vit())), images()
+    found = method.losses(model, pictures, LABELS, cross_entropy, draws())
+    logits, report = model(pictures, return_report=True)
+    _, scaled = model(unscale(pictures, scaling.maps(draws(), "separation")), return_report=True)
+    parts = [separation_loss(report[site].map, scaled[site].map) for site in report]
+    assert all(part < -1e-9 for part in parts)
+    torch.testing.assert_close(found["separation"], sum(parts), rtol=1e-3, atol=1e-8)
+    torch.testing.assert_close(found["task"], cross_entropy(logits, LABELS))
+    torch.testing.assert_close(found["loss"], found["task"] + 3 * found["separation"] + 0.2 * found["prior"])
+    found["separation"].backward()
+    for canonicalizer in model.canonicalizers.values():
+        assert canonicalizer.network.to_x.weight.grad.any()
+
+
+def test_separation_alone_never_leaves_the_identity():
+    """Its gradient is zero there, so without the task's gradient nothing would begin."""
+    method = dec(separation=1.0)
+    model = method.build(vit())
+    method.losses(model, images(), LABELS, cross_entropy, draws())["separation"].backward()
+    assert not any(p.grad is not None and p.grad.any() for p in model.canonicalizers["input"].parameters())
 
 
 @EACH_UPDATE
@@ -218,20 +257,20 @@ def test_gradients_of_the_whole_loss_are_those_of_finite_differences(update: str
 # Settings that cannot work.
 
 
-@pytest.mark.parametrize("settings", [{"supervision": 1.0}, {"prior": 0.1}])
-def test_supervision_and_prior_need_the_input_site(settings: dict):
-    dec(sites=("blocks.0", "input"), knots=(4, 4), **settings).check()
+def test_supervision_needs_the_input_site():
+    dec(sites=("blocks.0", "input"), knots=(4, 4), supervision=1.0).check()
     with pytest.raises(ConfigError, match=r"blocks\.0, blocks\.1; add input to --method.config.sites"):
-        dec(sites=("blocks.0", "blocks.1"), **settings).check()
-    dec(sites=("blocks.0",)).check()
+        dec(sites=("blocks.0", "blocks.1"), supervision=1.0).check()
+    dec(sites=("blocks.0",), prior=0.1, separation=0.1).check()
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"supervision": -1.0}, "--method.supervision is -1.0"),
-        ({"prior": -0.5}, "--method.prior -0.5; expected 0 or more"),
+        ({"prior": -0.5}, "--method.prior -0.5 and --method.separation 0.0; expected 0 or more"),
         ({"prior": float("nan")}, "expected 0 or more"),
+        ({"separation": -1.0}, "--method.separation -1.0; expected 0 or more"),
         ({"supervised_scaling": RandomScaling(strength=-1.0)}, "strength is -1.0; expected a finite number"),
     ],
 )

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from localscale.lab.backbones.catalogue import Normalise
 from localscale.lab.randomness import Draws
+from localscale.lab.tasks.mask_metrics import UNIFORM
 from localscale.lab.tasks.objects import IGNORED, ObjectsTask
 from localscale.lab.tasks.task import Predict, Shard
-from localscale.metrics import VARIANTS, equivariance_error, equivariance_floor, image_iou
-from localscale.warp import unscale
+from localscale.metrics import VARIANTS, equivariance_error, equivariance_floor, image_iou, mean_iou
+from localscale.warp import scale, unscale
 
 PLAIN = Normalise((0.0,) * 3, (1.0,) * 3)
 PALETTE = torch.tensor([(35, 35, 35), *COLOURS.values()]) / 255
@@ -99,6 +100,33 @@ def test_the_numbers_are_those_of_the_functions_on_everything(discs: Path):
         assert errors[0] != errors[1]
 
 
+def test_equivariance_over_uniform_maps_is_that_of_the_function(discs: Path):
+    """Φ itself is drawn, its increments uniform on the simplex; the second draw differs from the first."""
+    found = measured(task_of(discs, uniform_variants=2), in_patches)
+    images, labels = task_of(discs).test.take(torch.arange(12))
+    answer = in_patches(images)
+    maps = [UNIFORM.maps(Draws(0, torch.arange(12)), f"uniform/{number}") for number in range(2)]
+    errors = [equivariance_error(answer.softmax(1), in_patches(scale(images, m)).softmax(1), m) for m in maps]
+    floors = [equivariance_floor(labels, m, CLASSES) for m in maps]
+    uniform = found["uniform"]
+    assert uniform["variants"] == 2
+    assert uniform["equivariance_error"]["squared"] == pytest.approx(sum(map(float, errors)) / 2, rel=1e-5)
+    assert uniform["equivariance_floor"]["squared"] == pytest.approx(sum(map(float, floors)) / 2, rel=1e-5)
+    assert errors[0] != errors[1]
+    assert uniform["displacement"] > 2 * found["displacement"] > 0.04
+    assert "uniform" not in measured(task_of(discs, uniform_variants=0), in_patches)
+
+
+def test_mean_iou_without_background_leaves_one_class_out(discs: Path):
+    task = task_of(discs)
+    images, labels = task.test.take(torch.arange(12))
+    metric = mean_iou(CLASSES, background=0, ignore_index=IGNORED)
+    metric.update(in_patches(images), labels)
+    found = measured(task, in_patches)
+    assert found["mean_iou_objects"] == pytest.approx(float(metric.compute()))
+    assert found["mean_iou_objects"] != pytest.approx(found["mean_iou"], abs=1e-3)
+
+
 def test_batches_do_not_matter_and_seeds_do(discs: Path):
     whole, small, other = (
         measured(task_of(discs, size, data_seed=seed), in_patches) for size, seed in ((12, 0), (1, 0), (12, 1))
@@ -141,7 +169,7 @@ def test_images_without_objects_are_judged_by_their_background(tmp_path: Path):
 
 
 def test_processes_take_every_nth_image(discs: Path):
-    task, seen = task_of(discs), list[Tensor]()
+    task, seen = task_of(discs, uniform_variants=0), list[Tensor]()
 
     def watching(images: Tensor) -> Tensor:
         seen.append(images)

@@ -121,6 +121,8 @@ def test_each_method_learns_what_it_is_for(runs: dict[str, Path]):
         assert report["input"].map.mean_displacement().min() > 1e-6
     assert {"task", "equivariance"} <= set(log_of(runs["augl"])[0])
     assert {"task", "supervision", "prior", "input/residual"} <= set(log_of(runs["compose"])[0])
+    assert result_of(runs["canon"])["learned_energies"]["steps"] == 5
+    assert "learned_sizes" not in result_of(runs["canon"])
     learned = result_of(runs["sizes"])["learned_sizes"]
     assert learned["steps"] == 4
     assert learned["thing_error"] > 0
@@ -137,13 +139,14 @@ def test_the_result_has_every_metric_and_its_floor(name: str, runs: dict[str, Pa
     metrics = result["metrics"]
     assert set(metrics) == {
         "images", "variants", "mean_iou", "small_object_iou", "equivariance_error", "equivariance_floor",
-        "group_deviation", "groups",
+        "group_deviation", "groups", "mean_iou_objects", "displacement", "uniform",
     }  # fmt: skip
     assert (metrics["images"], metrics["variants"], metrics["groups"], result["classes"]) == (12, 2, 4, CLASSES)
     assert set(metrics["equivariance_error"]) == set(metrics["equivariance_floor"]) == set(VARIANTS)
     assert min(*metrics["equivariance_error"].values(), *metrics["equivariance_floor"].values()) > 1e-4
     assert metrics["equivariance_floor"] == result_of(runs["plain"])["metrics"]["equivariance_floor"]
     assert 0 < metrics["mean_iou"] < 1
+    assert metrics["uniform"]["displacement"] > 2 * metrics["displacement"]
     assert result["data"].startswith("24 training images; 12 test images of 4 scenes; 4 classes")
 
 

@@ -48,7 +48,7 @@ SIZES = SizeEquilibrium(
 )
 METHODS: dict[str, Method] = {
     "plain": FineTune(),
-    "canon": Canon(configurations=4, mode="equivariant"),
+    "canon": Canon(configurations=4, mode="equivariant", learning_steps=5, tuned=True),
     "augl": AugL(),
     "direct": DIRECT,
     "compose": COMPOSE,

@@ -75,6 +75,18 @@ def test_lines_of_an_ablation_differ_in_one_field(tmp_path):
     assert [method.config.network.resolution for method in methods] == [56, None]
 
 
+def test_the_sweep_of_dec_is_the_whole_grid(tmp_path):
+    cells = [cell for cell in plan("mnist-dec-sweep", seeds=1, out=tmp_path) if cell.line.row == "dec"]
+    grid = {
+        (recipe.optimization.canonicalizer_rate, len(recipe.method.config.sites), recipe.method.separation > 0)
+        for recipe in (cell.recipe for cell in cells)
+    }
+    assert len(cells) == len(grid) == 3 * 4 * 2
+    assert {rate for rate, _, _ in grid} == {1e-4, 1e-3, 1e-2}
+    assert {modules for _, modules, _ in grid} == {1, 2, 3, 4}
+    assert all((cell.recipe.method.prior > 0) == (cell.recipe.method.separation > 0) for cell in cells)
+
+
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
     cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="canon")
     assert [cell.line.name for cell in cells] == ["aug", "canon"]

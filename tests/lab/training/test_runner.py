@@ -10,11 +10,13 @@ import torch
 from safetensors.torch import load_file
 from tiny_recipes import STEPS, log_of, tiny
 
+from localscale.canonicalizer import DECConfig
 from localscale.errors import ConfigError, MissingExtraError
+from localscale.lab.methods import DEC, Canon, CentreZoom, Method, RandomWarp, Zoom
 from localscale.lab.recipes.recipe import to_dict
-from localscale.lab.runs import Run
+from localscale.lab.runs import Run, load_run
 from localscale.lab.tasks.outcomes import Outcomes
-from localscale.lab.training import train
+from localscale.lab.training import evaluate_run, train
 
 
 def test_the_result_says_everything(digits: Path, tmp_path: Path):
@@ -45,6 +47,29 @@ def test_half_precision_is_another_run(digits: Path, tmp_path: Path):
     assert half["loss"] == pytest.approx(full["loss"], rel=0.02)
     dtypes = {tensor.dtype for tensor in load_file(tmp_path / "bf16" / "weights.safetensors").values()}
     assert dtypes == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Zoom(grid=9),
+        CentreZoom(),
+        RandomWarp(),
+        Canon(configurations=4, learning_steps=2),
+        DEC(DECConfig.paper(sites=("input", "blocks.1"), knots=(4, 3)), separation=1.0, prior=0.1),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_a_run_of_each_method_is_measured_again_with_the_same_answers(method: Method, digits: Path, tmp_path: Path):
+    recipe = tiny(digits, method, epochs=1)
+    result = train(recipe, tmp_path / "run", cpu=True)
+    assert evaluate_run(tmp_path / "run", recipe, cpu=True) == result["metrics"]
+    model = load_run(tmp_path / "run")
+    assert sum(p.numel() for p in model.parameters()) == result["parameters"]
+    assert ("learned_energies" in result) == isinstance(method, Canon)
+    if not isinstance(method, Canon):
+        logged = [value for name, value in log_of(tmp_path / "run")[0].items() if name.endswith("displacement")]
+        assert (max(logged, default=0) > 1e-5) != isinstance(method, CentreZoom), "CentreZoom has none to log"
 
 
 def test_seeds_are_other_runs_with_the_same_data(digits: Path, tmp_path: Path):

@@ -1,10 +1,22 @@
-"""Canon: try every configuration of a finite set and keep the one of least energy (paper, Eq. cann_opt)."""
+"""Canon: try every configuration of a finite set and keep the one of least energy (paper, Eq. cann_opt).
+
+The paper says how many configurations there are, that the identity is one of them, and that the energy is a CNN of
+three layers. It does not say how the energy learns. With the task's loss alone, through the argmin, energies choose
+badly: at first all are equal, so the least one is an accident, which changes at every step, and the backbone is trained
+on scrambled images. So here the energies first learn to undo known configurations, which needs no labels, and are then
+held still while the backbone is trained. Both are ours. The prior behind them, that training images are canonical, is
+that of Panigrahi and Mondal (2024), whom the paper cites for canonicalization by energies.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +24,15 @@ from torch import Tensor, nn
 
 from localscale.conventions import compute_dtype, resize, stretch
 from localscale.errors import ConfigError
+from localscale.lab.methods.energies import learn_energies
 from localscale.lab.methods.method import Method, backbone_size, check_mode
 from localscale.maps.monotone import MonotoneMap, displacements_from_logits
 from localscale.maps.separable import SeparableMap
 from localscale.warp import scale, unscale
 
 __all__ = ["Canon", "DiscreteCanonicalizer", "EnergyCNN", "profiles"]
+
+logger = logging.getLogger(__name__)
 
 
 def profiles(count: int, knots: int, strength: float, device: torch.device | str | None = None) -> Tensor:
@@ -54,8 +69,9 @@ class DiscreteCanonicalizer(nn.Module):
 
     With ``mode="equivariant"`` the answer, ``(B, K, H, W)``, is scaled back: S(M(S⁻¹(I; Φ*)); Φ*).
 
-    The energies are computed on a small copy of each image. The argmin uses a straight-through gradient: the forward
-    pass takes the map of least energy, the backward pass differentiates the softmax-weighted mean of all maps.
+    The energies are computed on a small copy of each image. If the energies are trained, the argmin uses a
+    straight-through gradient: the forward pass takes the map of least energy, the backward pass differentiates the
+    softmax-weighted mean of all maps.
 
     ``size`` is the (height, width) of the canonical forms, if the images are larger.
 
@@ -98,11 +114,14 @@ class DiscreteCanonicalizer(nn.Module):
         """Return E(S⁻¹(I; Φ)) for every image and configuration, ``(B, K)``."""
         x, y = self._offsets(images)
         batch, count = len(images), len(x)
-        shrink = min(1.0, self.resolution / max(images.shape[-2:]))
-        copy = resize(images, *(max(1, round(side * shrink)) for side in images.shape[-2:]))
         maps = _separable(x.repeat(batch, 1), y.repeat(batch, 1))
-        tried = unscale(copy.repeat_interleave(count, dim=0), maps)
+        tried = unscale(self.small_copy(images).repeat_interleave(count, dim=0), maps)
         return self.energy(tried).view(batch, count)
+
+    def small_copy(self, images: Tensor) -> Tensor:
+        """Return the images on which energies are computed, whose longer side has ``resolution`` pixels at most."""
+        shrink = min(1.0, self.resolution / max(images.shape[-2:]))
+        return resize(images, *(max(1, round(side * shrink)) for side in images.shape[-2:]))
 
     def choose(self, images: Tensor) -> SeparableMap:
         """Return the map of least energy for each image, with the gradient of the softmax."""
@@ -150,15 +169,30 @@ class Canon(Method):
 
     configurations: int = 64
     """Number of maps that are tried, a square number."""
-    canon_strength: float = 1.0
-    """Strength of the maps."""
+    canon_strength: float = 0.5
+    """Strength of the maps. Maps stronger than the scalings in the images cannot undo them: with 0.5 the best of 64
+    maps leaves 5.5 of the 12 % of the side by which locally scaled MNIST's augmentation moves points, with 1 it leaves
+    8.4 %."""
     canon_knots: int = 6
     """Control points of a map along each axis."""
     mode: Literal["invariant", "equivariant"] = "invariant"
     """equivariant scales the output back, for segmentation; invariant does not, for classification."""
+    learning_steps: int = 1000
+    """Steps in which the energies learn to undo known configurations, before the backbone is trained."""
+    tuned: bool = False
+    """Let the task train the energies as well, through a straight-through gradient; otherwise they are held still."""
+
+    prepared: ClassVar[str] = "learned_energies"
 
     def check(self) -> None:
         check_configurations(self.configurations, self.canon_knots, self.canon_strength)
+        if self.learning_steps < 0:
+            raise ConfigError(f"--method.learning-steps is {self.learning_steps}; expected 0 or more")
+        if not (self.learning_steps or self.tuned):
+            raise ConfigError(
+                "nothing trains the energies: --method.learning-steps is 0, and the task does not tune them; raise "
+                "--method.learning-steps (default 1000), or add --method.tuned"
+            )
 
     def check_answers(self, *, dense: bool) -> None:
         check_mode(self.mode, dense=dense)
@@ -170,7 +204,7 @@ class Canon(Method):
         input_size: tuple[int, int, int] | None = None,
         source_size: tuple[int, int] | None = None,
     ) -> nn.Module:
-        return DiscreteCanonicalizer(
+        model = DiscreteCanonicalizer(
             backbone,
             configurations=self.configurations,
             knots=self.canon_knots,
@@ -178,3 +212,24 @@ class Canon(Method):
             mode=self.mode,
             size=None if source_size is None else backbone_size(backbone, input_size),
         )
+        model.energy.requires_grad_(self.tuned)
+        return model
+
+    def prepare(
+        self, model: nn.Module, batches: Iterable[Any], *, progress: bool, checkpoint: Path | None = None
+    ) -> dict[str, Any] | None:
+        assert isinstance(model, DiscreteCanonicalizer)
+        if not self.learning_steps:
+            return None
+        model.energy.requires_grad_(True)
+        found = learn_energies(model, batches, steps=self.learning_steps, progress=progress)
+        model.energy.requires_grad_(self.tuned)
+        if found.undone < 2 * found.chance:
+            logger.warning(
+                "the energies undo %.1f %% of the known configurations, and chance %.1f %%: raise "
+                "--method.learning-steps %d, or take fewer or stronger configurations",
+                100 * found.undone,
+                100 * found.chance,
+                self.learning_steps,
+            )
+        return dataclasses.asdict(found)

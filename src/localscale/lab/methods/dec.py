@@ -18,11 +18,12 @@ from localscale.errors import ConfigError
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.methods.method import Criterion, Method, check_mode
 from localscale.lab.randomness import Draws
-from localscale.maps.base import Map
+from localscale.maps.base import FamilyMap, Map
 from localscale.warp import unscale
 
-__all__ = ["DEC", "NETWORK", "TRAINING", "map_prior", "site_scalars", "supervision_error"]
+__all__ = ["DEC", "NETWORK", "TRAINING", "map_prior", "separation_loss", "site_scalars", "supervision_error"]
 
+SEPARATION = 0.01  # squared distance of two maps above which the published scripts push them no further
 POINTS = 16  # maps are compared on a lattice of this many points along each side
 NETWORK = ConvNetwork(resolution=56)  # the tables' working copy, of images and of features
 TRAINING: dict[str, Any] = {
@@ -44,9 +45,13 @@ class DEC(Method):
     supervision: float = 0.0
     """Weight of the equivariance supervision of the image's map; 0, as in the paper, turns it off."""
     prior: float = 0.0
-    """Weight of the prior that keeps the mean map of the image near the identity; 0 turns it off."""
+    """Weight of the prior that keeps the mean map of every site near the identity; 0 turns it off."""
+    separation: float = 0.0
+    """Weight of −min(‖Φ(x) − Φ(x′)‖², 0.01), which the published scripts add to the task's loss, with a prior: it
+    pushes the maps of an image and of its scaled copy apart, at every site. The paper does not mention it; 0, the
+    default, turns it off. One forward pass then takes images and scaled copies."""
     supervised_scaling: RandomScaling = field(default_factory=RandomScaling)
-    """Random scaling of the images for the supervision (g)."""
+    """Random scaling of the images for the supervision (g) and for the separation (x′)."""
 
     def check(self) -> None:
         self.supervised_scaling.check()
@@ -55,9 +60,10 @@ class DEC(Method):
                 "DEC is trained by the task, and a SizeNetwork learns sizes from the images alone; "
                 "use the method SizeEquilibrium, or DECConfig.paper()"
             )
-        if not (0 <= self.supervision < math.inf and 0 <= self.prior < math.inf):
+        if not all(0 <= weight < math.inf for weight in (self.supervision, self.prior, self.separation)):
             raise ConfigError(
-                f"--method.supervision is {self.supervision} and --method.prior {self.prior}; expected 0 or more"
+                f"--method.supervision is {self.supervision}, --method.prior {self.prior} and --method.separation "
+                f"{self.separation}; expected 0 or more"
             )
         alone = [site for site in self.config.detached if site != INPUT or not self.supervision]
         if alone:
@@ -67,10 +73,10 @@ class DEC(Method):
                 "with a positive --method.supervision"
             )
         sites = [str(site) for site in self.config.sites]
-        if (self.supervision or self.prior) and INPUT not in sites:
+        if self.supervision and INPUT not in sites:
             raise ConfigError(
-                f"--method.supervision and --method.prior need a canonicalizer at {INPUT}, but the sites are "
-                f"{', '.join(sites)}; add {INPUT} to --method.config.sites, or set both to 0"
+                f"--method.supervision needs a canonicalizer at {INPUT}, but the sites are {', '.join(sites)}; "
+                f"add {INPUT} to --method.config.sites, or set it to 0"
             )
 
     def check_answers(self, *, dense: bool) -> None:
@@ -90,17 +96,24 @@ class DEC(Method):
         self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, draws: Draws
     ) -> dict[str, Tensor]:
         assert isinstance(model, AdaptedModel)
-        logits, report = model(images, return_report=True)
-        task = criterion(logits, labels)
+        count, shown = len(images), images
+        if self.separation:
+            shown = torch.cat((images, unscale(images, self.supervised_scaling.maps(draws, "separation"))))
+        logits, report = model(shown, return_report=True)
+        task = criterion(logits[:count], labels)
         found = {"loss": task, "task": task} | site_scalars(report)
         if self.prior:
-            found["prior"] = map_prior(report[INPUT].map)
+            found["prior"] = torch.stack([map_prior(site.map) for site in report.values()]).sum()
             found["loss"] = found["loss"] + self.prior * found["prior"]
+        if self.separation:
+            pairs = [(site.map[:count], site.map[count:]) for site in report.values()]
+            found["separation"] = torch.stack([separation_loss(*pair) for pair in pairs]).sum()
+            found["loss"] = found["loss"] + self.separation * found["separation"]
         if self.supervision:
             u = self.supervised_scaling.maps(draws, "supervision").to(dtype=report[INPUT].map.dtype)
             canonicalizer = model.canonicalizers[INPUT]
             scaled = canonicalizer(unscale(canonicalizer.working_copy(images), u)).map
-            found["supervision"] = supervision_error(report[INPUT].map, scaled, u)
+            found["supervision"] = supervision_error(report[INPUT].map[:count], scaled, u)
             found["loss"] = found["loss"] + self.supervision * found["supervision"]
         return found
 
@@ -122,17 +135,33 @@ def supervision_error(found: Map, found_scaled: Map, u: Map) -> Tensor:
     return error.square().sum(-1).mean() / size.clamp_min(1e-8)
 
 
+def separation_loss(found: FamilyMap, found_scaled: FamilyMap) -> Tensor:
+    """Return −min(‖Φ(x) − Φ(x′)‖², 0.01), mean over the batch; Φ are the positions of all control points.
+
+    Its gradient is zero where both maps are equal, as they are before training: the task has to separate them first.
+
+    >>> separation_loss(localscale.identity_map(2), localscale.identity_map(2))
+    tensor(-0.)
+    """
+    return -(found.state() - found_scaled.state()).square().sum(dim=1).clamp_max(SEPARATION).mean()
+
+
 def map_prior(m: Map) -> Tensor:
     """Return ‖mean map − identity‖² on a lattice of points, in percent of the image side."""
     return (100 * m.displacement_field(POINTS, POINTS).mean(dim=0)).square().sum(-1).mean()
 
 
 def site_scalars(report: dict[str, SiteReport]) -> dict[str, Tensor]:
-    """Return residual, steps and displacement from the identity at every site, means over the batch."""
+    """Return residual, steps, displacement from the identity and variation at every site, means over the batch.
+
+    The variation is the distance of an image's map from the mean map of the batch: 0 if all images have one map.
+    """
     scalars = {}
     with torch.no_grad():
         for path, site in report.items():
             scalars[f"{path}/residual"] = site.residual.float().mean()
             scalars[f"{path}/steps"] = site.steps.float().mean()
-            scalars[f"{path}/displacement"] = site.map.detach().mean_displacement(POINTS).mean()
+            field = site.map.detach().displacement_field(POINTS, POINTS)
+            scalars[f"{path}/displacement"] = torch.linalg.vector_norm(field, dim=-1).mean()
+            scalars[f"{path}/variation"] = torch.linalg.vector_norm(field - field.mean(dim=0), dim=-1).mean()
     return scalars

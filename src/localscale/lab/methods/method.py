@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -22,6 +22,8 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 @dataclass(frozen=True)
 class Method:
     """Base class of the methods: frozen settings without state. ``METHODS`` lists the subclasses."""
+
+    prepared: ClassVar[str] = "learned_sizes"  # name in result.json of what ``prepare`` returns
 
     def check(self) -> None:
         """Raise ``ConfigError`` for settings that cannot work."""

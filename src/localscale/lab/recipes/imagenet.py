@@ -6,19 +6,23 @@ control with the same budget. Joint rows train canonicalizers and backbone toget
 
 from dataclasses import replace
 
-from localscale.lab.methods import Canon, InvL, RandomScaling
+from localscale.lab.methods import Canon, InvL, RandomScaling, RandomWarp
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.recipes.rows import (
     AUG,
     BASE,
     CANON,
+    CENTRE_ZOOM,
     DEC_COMPOSE,
     DEC_DIRECT,
     INVL,
     OPTIM,
+    RANDOM_WARP,
     SIZES,
     SIZES_SHIPPED,
+    WARPS,
+    ZOOM,
     Budget,
     BudgetName,
     Protocol,
@@ -30,6 +34,7 @@ from localscale.lab.tasks import ImageNetData
 
 __all__ = ["FINE_TUNING", "IMAGENET"]
 
+# Canon: maps of strength 0.25 change sizes by factors of 0.8 to 1.3, as the dataset does; stronger ones undo nothing.
 STRENGTH = 0.5  # of all random scalings; natural images tolerate less than digits
 RATE = 1e-7  # the paper's; a step of AdamW moves a weight by about the rate, so 20 epochs of 125 steps by 1e-4 at most
 
@@ -62,7 +67,7 @@ IMAGENET = Protocol(
             replace(BASE, label="Base+ (control)", about="Continue Base: the control with the budget of every method.")
         ),
         "aug": _from_base(AUG),
-        "canon": _from_base(replace(CANON, method=Canon(configurations=25, canon_strength=STRENGTH))),
+        "canon": _from_base(replace(CANON, method=Canon(configurations=25, canon_strength=0.25))),
         "invl": _from_base(replace(INVL, method=InvL(scaling=RandomScaling(strength=STRENGTH)))),
         "optim": _from_base(OPTIM),
         "dec": _from_base(DEC_DIRECT),
@@ -71,5 +76,8 @@ IMAGENET = Protocol(
         "dec_compose_joint": joint(COMPOSE),
         "sizes": _from_base(SIZES),
         "sizes_shipped": _from_base(SIZES_SHIPPED),
+        "zoom": _from_base(ZOOM),
+        "centre_zoom": _from_base(CENTRE_ZOOM),
+        "random_warp": _from_base(replace(RANDOM_WARP, method=RandomWarp(replace(WARPS, strength=0.45)))),
     },
 )

@@ -7,15 +7,17 @@ is their control. The paper gives neither batch size nor augmentation; ours are 
 
 from dataclasses import replace
 
-from localscale.lab.methods import DEC, AugL, Canon, RandomScaling
+from localscale.lab.methods import DEC, AugL, Canon, CentreZoom, RandomScaling
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.rows import (
     AUG,
     AUG_LONG,
     AUG_PLUS,
     CANON,
+    CENTRE_ZOOM,
     DEC_COMPOSE,
     DEC_DIRECT,
+    RANDOM_WARP,
     Budget,
     Protocol,
     Row,
@@ -49,7 +51,7 @@ OBJECTS = Protocol(
         "aug": AUG,
         "aug_plus": AUG_PLUS,
         "aug_long": AUG_LONG,
-        "canon": replace(CANON, method=Canon(mode="equivariant")),
+        "canon": replace(CANON, method=Canon(mode="equivariant", canon_strength=0.25)),  # as gentle as STRENGTH's maps
         "augl": Row(
             "AugL",
             "Add the equivariance error of the masks as a loss.",
@@ -66,5 +68,7 @@ OBJECTS = Protocol(
             taught_sizes(),
             budget="both",
         ),
+        "centre_zoom": replace(CENTRE_ZOOM, method=CentreZoom(mode="equivariant")),
+        "random_warp": RANDOM_WARP,
     },
 )

@@ -73,6 +73,8 @@ class MaskFolderData(TaskData):
     """Value in a mask that neither the loss nor an IoU counts."""
     variants: int = 1
     """Random local scalings of each validation image, for EquE."""
+    uniform_variants: int = 0
+    """Scalings of each validation image with increments uniform on the simplex, for EquE over the paper's Ω."""
     scaling: RandomScaling = field(default_factory=RandomScaling)
     """Random local scaling of the validation images for EquE."""
     workers: int = 4
@@ -85,7 +87,7 @@ class MaskFolderData(TaskData):
     def check(self) -> None:
         """Raise ``ConfigError`` for values outside their range."""
         self.scaling.check()
-        check_least(self, {"image_size": 8, "variants": 1, "workers": 0})
+        check_least(self, {"image_size": 8, "variants": 1, "uniform_variants": 0, "workers": 0})
         if not 0 < self.least_area <= 1:
             raise ConfigError(f"--data.least-area is {self.least_area}; expected more than 0 and at most 1")
         if not 0 < self.val_fraction < 1:
@@ -172,6 +174,7 @@ class MaskFolderTask(Task):
             data.image_size**2,
             scaling=data.scaling,
             variants=data.variants,
+            uniform_variants=data.uniform_variants,
             seed=data.data_seed,
             device=device,
         )

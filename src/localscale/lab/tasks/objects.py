@@ -48,8 +48,10 @@ class ObjectsData(TaskData):
     """Weight of background pixels in the loss; pixels of objects have weight 1."""
     ignore_index: int | None = None
     """Label of pixels that neither the loss nor an IoU counts."""
-    variants: int = 1
+    variants: int = 4
     """Number of random scalings of each test image, for EquE."""
+    uniform_variants: int = 4
+    """Number of scalings of each test image with increments uniform on the simplex, for EquE over the paper's Ω."""
     scaling: RandomScaling = field(default_factory=RandomScaling)
     """Random scaling of the test images for EquE (Φ)."""
     data_seed: int = 0
@@ -58,7 +60,7 @@ class ObjectsData(TaskData):
     def check(self) -> None:
         """Raise ``ConfigError`` for values outside their range."""
         self.scaling.check()
-        check_least(self, {"variants": 1, "image_size": 1, "train_limit": 1, "test_limit": 1})
+        check_least(self, {"variants": 1, "uniform_variants": 0, "image_size": 1, "train_limit": 1, "test_limit": 1})
         if not 0 <= self.background_weight < float("inf"):
             raise ConfigError(
                 f"--data.background-weight is {self.background_weight}; expected a finite number, 0 or more"
@@ -123,6 +125,7 @@ class ObjectsTask(Task):
             data.image_size**2,
             scaling=data.scaling,
             variants=data.variants,
+            uniform_variants=data.uniform_variants,
             seed=data.data_seed,
             device=device,
         )

@@ -174,7 +174,7 @@ def _train(
         "data": task.describe(),
         "classes": task.classes,
         **({"class_names": list(task.class_names)} if task.class_names else {}),
-        **({"learned_sizes": prepared["found"]} if prepared["found"] is not None else {}),
+        **({recipe.method.prepared: prepared["found"]} if prepared["found"] is not None else {}),
         "steps": loop.total_steps,
         "skipped_steps": loop.position.skipped,
         "seconds": {

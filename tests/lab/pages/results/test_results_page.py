@@ -51,7 +51,7 @@ def test_every_row_has_its_seeds_its_budget_and_the_papers_figure(tmp_path):
     assert "| deit_tiny | DEC direct, joint | 1 | 80 | 80.00 |" in page
     assert "96.46 ± 0.14" in page  # a joint row stands beside the paper's DEC
     assert "| deit_tiny | Aug | 50.00 | 70.00 | 60.00 ± 10.00 | 91.64, 96.32, 93.84; 93.93 ± 1.91 |" in page
-    assert "| deit_tiny | DEC direct, joint | input | 1.0e-03 | 4 | 1.2 | 0.5 |" in page
+    assert "| deit_tiny | DEC direct, joint | input | 1.0e-03 | 4 | 1.2 | yes | 0.5 |" in page
     assert "test images of 224 px" in page
     assert "equal-budget control" in page
 

@@ -109,8 +109,21 @@ def test_canonicalizers_are_shown_at_their_sites():
         **{"backbone.blocks.0/residual": 0.02, "backbone.blocks.0/steps": 3.0, "backbone.blocks.0/displacement": 0.1},
     }
     page = render_segmentation(a_result(a_run(), run))
-    assert "| vit_tiny | DEC compose + supervision | input | 1.0e-03 | 4 | 1.2 | 0.5 |" in page
-    assert "| vit_tiny | DEC compose + supervision | backbone.blocks.0 | 0.02 | 3 | 10 | – |" in page
+    assert "| vit_tiny | DEC compose + supervision | input | 1.0e-03 | 4 | 1.2 | yes | 0.5 |" in page
+    assert "| vit_tiny | DEC compose + supervision | backbone.blocks.0 | 0.02 | 3 | 10 | yes | – |" in page
+
+
+def test_a_canonicalizer_whose_maps_never_move_is_said_to_be_inert():
+    run, last = a_run("dec", "DEC direct"), {"input/residual": 1e-5, "input/steps": 1.0, "input/displacement": 9.9e-4}
+    run["last_epoch"] |= last
+    page = render_segmentation(a_result(a_run(), run))
+    assert "| vit_tiny | DEC direct | input | 1.0e-05 | 1 | 0.099 | inert | – |" in page
+    assert "less than 0.1 % of the side: DEC direct of vit_tiny at input." in page
+    assert "variation" not in page
+    run["last_epoch"] |= {"input/displacement": 1.1e-3, "input/variation": 5e-4}
+    page = render_segmentation(a_result(a_run(), run))
+    assert "| vit_tiny | DEC direct | input | 1.0e-05 | 1 | 0.11 | 0.05 | yes | – |" in page
+    assert "Inert" not in page
 
 
 def test_a_result_without_its_floor_is_named(tmp_path):
@@ -127,3 +140,27 @@ def test_masks_are_described_for_a_terminal():
     assert all(value in error for value in ("EquE", "0.0512", "0.1234", "0.2345"))
     assert all(value in floor for value in ("0.0101", "0.0202", "0.0303"))
     assert "4.17 %" in deviation
+
+
+def test_both_distributions_are_shown_with_their_displacement():
+    new, old = a_run(), a_run("canon", "Canon")
+    new["metrics"] |= {
+        "mean_iou_objects": 0.4871,
+        "displacement": 0.044,
+        "uniform": {
+            "variants": 4,
+            "equivariance_error": {"squared": 0.0876, "l2": 0.2, "relative": 0.3},
+            "equivariance_floor": {"squared": 0.0067, "l2": 0.02, "relative": 0.03},
+            "displacement": 0.178,
+        },
+    }
+    page = render_segmentation(a_result(new, old))
+    assert [cells(page, row)["EquE, uniform"] for row in ("Aug", "Canon")] == ["0.0876", "–"]
+    assert [cells(page, row)["mIoU % without background"] for row in ("Aug", "Canon")] == ["48.71", "–"]
+    assert "strength 1, which move points by 4.4 % of the side" in page
+    assert "4 maps per image with increments uniform on the simplex, which move points by 17.8 % of the side" in page
+    said = describe(new["metrics"])
+    assert "48.71 % without the background" in said
+    assert "scalings of each image: 3, which move points by 4.4 % of the side" in said
+    assert "uniform on the simplex 0.0876 squared" in said
+    assert "17.8 %" in said

@@ -46,6 +46,7 @@ def _about(runs: Named) -> list[list[str]]:
         "parameters": lambda run: f"{run.result['parameters']:,}" if "parameters" in run.result else "–",
         "steps (skipped)": lambda run: f"{run.result.get('steps', '–')} ({run.result.get('skipped_steps', 0)})",
         "sizes learned": _sizes,
+        **({"energies learned": _energies} if any("learned_energies" in r.result for r in runs.values()) else {}),
         "training": lambda run: f"{run.result['seconds']['training']:.1f} s",
         "evaluation": lambda run: f"{run.result['seconds']['evaluation']:.1f} s",
         "machine": lambda run: str(run.result.get("machine", "–")),
@@ -66,6 +67,14 @@ def _sizes(run: FinishedRun) -> str:
         f"{found['steps']:,} steps; error {found['error']:.3f} in log size, spread {found['spread']:.2f}, "
         f"{100 * found['converged']:.0f} % converged{known}"
     )
+
+
+def _energies(run: FinishedRun) -> str:
+    found = run.result.get("learned_energies")
+    if found is None:
+        return "–"
+    undone, chance = (100 * found[name] for name in ("undone", "chance"))
+    return f"{found['steps']:,} steps; undo {undone:.1f} % of known maps, chance {chance:.1f} %"
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, str]:

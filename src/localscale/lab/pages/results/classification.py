@@ -8,7 +8,7 @@ from typing import Any
 
 from localscale.lab.pages.results.markdown import render_rows
 from localscale.lab.pages.results.paper import ABLATION, CLASSIFICATION, PER_SCALE, family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Groups, grouped, site_rows, spread
+from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Groups, grouped, inert_note, site_rows, spread
 
 __all__ = ["render_classification"]
 
@@ -39,7 +39,7 @@ def render_classification(result: dict[str, Any]) -> str:
         parts += ["", "#### Accuracy per scale", "", _scales_note(result), "", _scales(groups, result["paper"])]
     sites = site_rows(groups)
     if sites:
-        parts += ["", SITES_TITLE, "", render_rows(sites)]
+        parts += ["", SITES_TITLE, "", inert_note(sites) + render_rows(sites)]
     canonical = _canonical_rows(groups)
     if canonical:
         parts += ["", CANONICAL_TITLE, "", CANONICAL_NOTE, "", render_rows(canonical)]

@@ -6,26 +6,27 @@ from typing import Any
 
 from localscale.lab.pages.results.markdown import render_rows
 from localscale.lab.pages.results.paper import SEGMENTATION, family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Record, grouped, site_rows, spread
+from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Record, grouped, inert_note, site_rows, spread
 
 __all__ = ["render_segmentation"]
 
+OPTIONAL = {"mean_iou_objects": "mIoU % without background", "small_object_iou": "mIoU % of small objects"}
 NEAREST = {"DeiT": "ViT"}  # the paper's nearest family, where it has no segmentation result
 
 
 def render_segmentation(result: dict[str, Any]) -> str:
     """Return tables of mIoU, EquE and IoU deviation, and of canonicalizer statistics."""
     groups = grouped(result["runs"])
-    small = any("small_object_iou" in run["metrics"] for run in result["runs"])  # older runs lack it
-    rows = [_row(backbone, row, runs, small=small) for (backbone, row), runs in groups.items()]
+    measured = {name for run in result["runs"] for name in run["metrics"]}  # older runs lack some
+    rows = [_row(backbone, row, runs, measured) for (backbone, row), runs in groups.items()]
     parts = [f"### {result['title']}", "", _setting(result), "", render_rows(rows)]
     sites = site_rows(groups)
     if sites:
-        parts += ["", SITES_TITLE, "", render_rows(sites)]
+        parts += ["", SITES_TITLE, "", inert_note(sites) + render_rows(sites)]
     return "\n".join(parts)
 
 
-def _row(backbone: str, row: str, runs: list[Record], *, small: bool) -> dict[str, Any]:
+def _row(backbone: str, row: str, runs: list[Record], measured: set[str]) -> dict[str, Any]:
     family = family_of_backbone(backbone)
     printed = SEGMENTATION.get(NEAREST.get(family, family), {}).get(PAPER_ROW.get(row, row), ("–", "–"))
     return {
@@ -34,14 +35,21 @@ def _row(backbone: str, row: str, runs: list[Record], *, small: bool) -> dict[st
         "seeds": len(runs),
         "epochs": runs[0]["budget_epochs"],
         "mIoU %": spread(runs, lambda run: 100 * run["metrics"]["mean_iou"]),
-        **({"mIoU % of small objects": _optional(runs, "small_object_iou")} if small else {}),
+        **{title: _optional(runs, name) for name, title in OPTIONAL.items() if name in measured},
         "EquE": spread(runs, lambda run: run["metrics"]["equivariance_error"]["squared"], digits=4),
         "l2": spread(runs, lambda run: run["metrics"]["equivariance_error"]["l2"], digits=4),
         "relative": spread(runs, lambda run: run["metrics"]["equivariance_error"]["relative"], digits=4),
+        **({"EquE, uniform": _uniform(runs)} if "uniform" in measured else {}),
         "IoU deviation %": _optional(runs, "group_deviation"),
         "paper: mIoU %": printed[0],
         "paper: EquE": printed[1],
     }
+
+
+def _uniform(runs: list[Record]) -> str:
+    if any("uniform" not in run["metrics"] for run in runs):
+        return "–"
+    return spread(runs, lambda run: run["metrics"]["uniform"]["equivariance_error"]["squared"], digits=4)
 
 
 def _optional(runs: list[Record], name: str) -> str:
@@ -59,7 +67,22 @@ def _setting(result: dict[str, Any]) -> str:
         f"{run['data'].split(';')[0]} and {metrics['images']:,} test images of {metrics['groups']:,} scenes. Batch "
         f"size {recipe['optimization']['batch_size']}; a head of {recipe['head_width']} channels. EquE is measured "
         f"with {metrics['variants']} random {scaling['family']} maps per image, {scaling['knots']} knots, strength "
-        f"{scaling['strength']:g}. Resampling alone gives a perfect segmenter an EquE of {floor['squared']:.4f} (l2 "
-        f"{floor['l2']:.4f}, relative {floor['relative']:.4f}). The paper has no DeiT, so its ViT is shown. It "
-        "does not say whether its EquE is per pixel."
+        f"{scaling['strength']:g}{_moved(metrics)}. Resampling alone gives a perfect segmenter an EquE of "
+        f"{floor['squared']:.4f} (l2 {floor['l2']:.4f}, relative {floor['relative']:.4f}). {_uniform_note(result)}The "
+        "paper has no DeiT, so its ViT is shown. It does not say whether its EquE is per pixel."
+    )
+
+
+def _moved(metrics: dict[str, Any]) -> str:
+    found = metrics.get("displacement")  # older runs lack it
+    return "" if found is None else f", which move points by {100 * found:.1f} % of the side on average"
+
+
+def _uniform_note(result: dict[str, Any]) -> str:
+    found = next((run["metrics"]["uniform"] for run in result["runs"] if "uniform" in run["metrics"]), None)
+    if found is None:
+        return ""
+    return (
+        f"Uniform: {found['variants']} maps per image with increments uniform on the simplex{_moved(found)}; a perfect "
+        f"segmenter has {found['equivariance_floor']['squared']:.4f}. "
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from localscale.lab.recipes.imagenet import FINE_TUNING
-from localscale.lab.recipes.tables.table import Table, lines_of
+from localscale.lab.recipes.tables.table import PEERS, Table, lines_of
 
 __all__ = ["IMAGENET_TABLES"]
 
@@ -30,7 +30,7 @@ IMAGENET_TABLES: dict[str, Table] = {
         "The size equilibrium on locally scaled ImageNet, trained on locally scaled images",
         "imagenet",
         ("deit_tiny", "vit_tiny"),
-        lines_of("base", "base_plus", "aug", "canon", "invl", "dec", "sizes", "sizes_shipped"),
+        (*lines_of("base", "base_plus", "aug", "canon", "invl", "dec", "sizes", "sizes_shipped"), *PEERS),
         runs="imagenet-sizes",
         budgets=FINE_TUNING,
         changes={

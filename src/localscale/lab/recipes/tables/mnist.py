@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from localscale.lab.recipes.rows import SIZES, Budget
 from localscale.lab.recipes.tables.small import SMALL, SMALL_BUDGETS, SMALL_DATA, four_blocks
-from localscale.lab.recipes.tables.table import Line, Table, lines_of
+from localscale.lab.recipes.tables.table import PEERS, Line, Table, lines_of
 
 __all__ = ["MNIST_TABLES"]
 
@@ -39,7 +39,7 @@ MNIST_TABLES: dict[str, Table] = {
         "Local scale invariance on MNIST, three backbones of up to 25 million parameters",
         "mnist",
         ("deit_tiny", "vit_tiny", "resnet50"),
-        (*MNIST_LINES, Line("sizes")),
+        (*MNIST_LINES, Line("sizes"), *PEERS),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,
         changes=SMALL,

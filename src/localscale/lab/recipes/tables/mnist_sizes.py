@@ -5,7 +5,7 @@ from __future__ import annotations
 from localscale.lab.recipes.changes import Changes
 from localscale.lab.recipes.rows import SIZES, Budget
 from localscale.lab.recipes.tables.small import SMALL, SMALL_BUDGETS, SMALL_DATA, four_blocks, solved_in
-from localscale.lab.recipes.tables.table import Line, Table, lines_of
+from localscale.lab.recipes.tables.table import PEERS, Line, Table, lines_of
 
 __all__ = ["EQUAL_COMPUTE", "SIZES_TABLES"]
 
@@ -45,6 +45,7 @@ SIZES_TABLES: dict[str, Table] = {
             _looks(8, 1),
             _looks(4, 2),
             Line("sizes_tuned"),
+            *PEERS,
         ),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,

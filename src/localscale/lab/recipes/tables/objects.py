@@ -34,7 +34,7 @@ OBJECTS_TABLES: dict[str, Table] = {
         "The size equilibrium on rendered objects, DeiT-Tiny",
         "objects",
         ("deit_tiny",),
-        lines_of("aug", "aug_plus", "aug_long", "augl", "dec_compose", "sizes"),
+        lines_of("aug", "aug_plus", "aug_long", "augl", "dec_compose", "sizes", "centre_zoom", "random_warp"),
         runs="objects-sizes",
         budgets={"first": Budget(30, 3e-4), "more": Budget(15, 1e-4), "both": Budget(45, 3e-4)},
         changes=SMALL_HEAD,

@@ -10,7 +10,7 @@ from localscale.lab.recipes.changes import Changes, with_changes
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.rows import Budget, BudgetName, Row
 
-__all__ = ["Line", "Table", "lines_of"]
+__all__ = ["PEERS", "Line", "Table", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -107,3 +107,7 @@ class Table:
 def lines_of(*rows: str) -> tuple[Line, ...]:
     """Return one line for each row, as the task has it."""
     return tuple(map(Line, rows))
+
+
+PEERS = lines_of("zoom", "centre_zoom", "random_warp")
+"""What a user might take instead of a canonicalizer, and two controls of warping."""
