@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks import core, data, faults, photographs, speed, training
+from benchmarks import core, data, faults, methods, photographs, speed, training
 from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.errors import near_misses
@@ -27,6 +27,7 @@ SUITES: dict[str, Any] = {
     "speed": speed,
     "photographs": photographs,
     "faults": faults,
+    "methods": methods,
 }
 
 

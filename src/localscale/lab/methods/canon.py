@@ -206,6 +206,7 @@ class Canon(Method):
     ) -> nn.Module:
         model = DiscreteCanonicalizer(
             backbone,
+            channels=3 if input_size is None else input_size[0],
             configurations=self.configurations,
             knots=self.canon_knots,
             strength=self.canon_strength,

@@ -156,6 +156,7 @@ class Zoom(Method):
     ) -> SaliencySampler:
         return SaliencySampler(
             backbone,
+            channels=3 if input_size is None else input_size[0],
             grid=self.grid,
             width=self.width,
             resolution=self.resolution,

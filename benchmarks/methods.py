@@ -1,0 +1,192 @@
+"""Train every method on the demo's digits, on a CPU: a small copy of the paper's MNIST table.
+
+Two digits per image, 64 px, a ResNet of 0.3 million parameters, 4,000 training images. As in the paper, Aug comes first
+and methods continue from its weights; rows called joint, and ours, start from random weights and train as long.
+"""
+
+import copy
+import dataclasses
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+import localscale as ls
+from benchmarks.measurement import ResultTable
+from demo.__main__ import CONFIG, TEST_SCALES
+from demo.digits import SIDE, Digits, make_digits
+from demo.table import Row, measure
+from demo.training import BATCH, WEIGHT_DECAY, normalise, small_backbone
+from localscale.lab.methods import (
+    Canon,
+    CentreZoom,
+    DiscreteCanonicalizer,
+    FineTune,
+    InvL,
+    Method,
+    RandomScaling,
+    RandomWarp,
+    SizeEquilibrium,
+    TrainingStep,
+    Zoom,
+)
+from localscale.lab.randomness import Draws
+from localscale.lab.recipes.rows import paper_dec
+
+PACKAGES = ("localscale", "torch", "timm")
+SEEDS, EPOCHS, RATE = (0, 1, 2), 14, 3e-3
+AUGMENTATION = RandomScaling(strength=1.0, probability=1.0, knots=6, family="grid")
+SITES = ("layer2", "layer3", "layer4")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: its method, whether it continues from Aug's weights, and the learning rate of what it adds."""
+
+    method: Method
+    continued: bool = True
+    rate: float = 1e-3
+
+
+LINES = {
+    "Aug+ (control)": Line(FineTune()),
+    "Canon": Line(Canon(configurations=25, learning_steps=300)),
+    "InvL": Line(InvL(scaling=AUGMENTATION)),
+    "DEC, 4 modules": Line(paper_dec(SITES)),
+    "DEC, 4 modules, with separation": Line(
+        dataclasses.replace(paper_dec(SITES), separation=1.0, prior=0.1, supervised_scaling=AUGMENTATION)
+    ),
+    "Aug, long (control)": Line(FineTune(), continued=False),
+    "DEC, 4 modules, joint": Line(paper_dec(SITES), continued=False),
+    "Zoom (saliency sampler), joint": Line(Zoom(), continued=False),
+    "Centre zoom (control)": Line(CentreZoom(), continued=False),
+    "Random warp (control)": Line(
+        RandomWarp(RandomScaling(strength=1.5, knots=4, family="separable")), continued=False
+    ),
+    "Size equilibrium": Line(SizeEquilibrium(CONFIG, learning_steps=600), continued=False),
+}
+
+
+def methods(device: str, quick: bool) -> ResultTable:
+    """Return accuracy and InvE of every method, and the displacement of its canonicalizers."""
+    found: dict[str, list[tuple[Row, float | None]]] = {}
+    for seed in SEEDS[:1] if quick else SEEDS:
+        digits = make_digits(
+            seed,
+            train_count=200 if quick else 4000,
+            test_count=100 if quick else 1000,
+            variants=2 if quick else 4,
+            test_scales=TEST_SCALES[:1] if quick else TEST_SCALES,
+        )
+        for name, row, moved in train_lines(digits, seed, epochs=1 if quick else EPOCHS, quick=quick):
+            found.setdefault(name, []).append((row, moved))
+    rows = [_cells(name, measured) for name, measured in found.items()]
+    note = (
+        f"1,000 test images with 4 variants each; seeds {', '.join(map(str, SEEDS))}, ± one standard deviation. Aug "
+        f"trains for {EPOCHS} epochs. The rows below it continue from its weights for {EPOCHS} more; the rows from "
+        f"Aug, long on train for {2 * EPOCHS} from random weights. The learning rate is {RATE:g} for the backbone and "
+        f"{LINES['Canon'].rate:g} for what a method adds; neither was tuned for a row. Moved: mean displacement at the "
+        "image, in % of the side. Canon tries 25 configurations."
+    )
+    return ResultTable("Every method on the demo's digits", note, rows)
+
+
+def train_lines(
+    digits: Digits, seed: int, *, epochs: int, quick: bool = False
+) -> Iterator[tuple[str, Row, float | None]]:
+    """Train Aug, then every line; yield its name, its measurements and the displacement at the image."""
+    torch.manual_seed(seed)
+    start = small_backbone()
+    aug = copy.deepcopy(start)
+    seconds = _train(aug, Line(FineTune()), digits, epochs, seed, "Aug")
+    yield "Aug", measure("Aug", aug, digits, seconds), None
+    for name, line in LINES.items():
+        line = _shortened(line) if quick else line
+        torch.manual_seed(seed)
+        backbone = copy.deepcopy(aug if line.continued else start)
+        model = line.method.build(backbone, input_size=(1, SIDE, SIDE))
+        batches = [(normalise(images), labels) for images, labels in _batches(digits)]
+        line.method.prepare(model, batches, progress=False)
+        seconds = _train(model, line, digits, epochs if line.continued else 2 * epochs, seed, name)
+        yield name, measure(name, model, digits, seconds), _moved(model, digits)
+
+
+def _train(model: nn.Module, line: Line, digits: Digits, epochs: int, seed: int, title: str) -> float:
+    """Train as the demo does, with the method's loss; return the seconds."""
+    begun = time.perf_counter()
+    base = {id(p) for p in (model.base if hasattr(model, "base") else model).parameters()}  # type: ignore[union-attr]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [[p for p in trained if id(p) in base], [p for p in trained if id(p) not in base]]
+    rates = [rate for rate, group in zip((RATE, line.rate), groups, strict=True) if group]
+    optimizer = torch.optim.AdamW([{"params": group} for group in groups if group], RATE, weight_decay=WEIGHT_DECAY)
+    steps = epochs * (len(digits.train) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps, pct_start=0.1)
+    step = TrainingStep(model, line.method, lambda logits, labels: F.cross_entropy(logits, labels, label_smoothing=0.1))
+    generator = torch.Generator().manual_seed(seed)
+    model.train()
+    with tqdm(total=steps, desc=f"{title}, seed {seed}", unit="step", leave=False) as bar:
+        for number in range(steps):
+            if number % (len(digits.train) // BATCH) == 0:
+                order = torch.randperm(len(digits.train), generator=generator).split(BATCH)
+            batch = order[number % (len(digits.train) // BATCH)]
+            index = number * BATCH + torch.arange(len(batch))
+            images = ls.unscale(digits.train[batch], AUGMENTATION.maps(Draws(seed, index), "augmentation"))
+            found = step(normalise(images), digits.train_labels[batch], seed, index)
+            optimizer.zero_grad()
+            found["loss"].backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            bar.update()
+    model.eval()
+    return time.perf_counter() - begun
+
+
+def _batches(digits: Digits) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(digits.train.split(BATCH), digits.train_labels.split(BATCH), strict=True)
+
+
+def _shortened(line: Line) -> Line:
+    fields = {field.name for field in dataclasses.fields(line.method)}
+    changes: dict[str, Any] = {"learning_steps": 2} if "learning_steps" in fields else {}
+    return dataclasses.replace(line, method=dataclasses.replace(line.method, **changes))
+
+
+@torch.no_grad()
+def _moved(model: nn.Module, digits: Digits) -> float | None:
+    """Return the mean displacement of the maps at the image, in % of the side."""
+    images = normalise(digits.test[:250])
+    if isinstance(model, ls.AdaptedModel):
+        return 100 * float(model(images, return_report=True)[1]["input"].map.mean_displacement().mean())
+    if isinstance(model, DiscreteCanonicalizer):
+        return 100 * float(model.choose(images).mean_displacement().mean())
+    return None
+
+
+def _cells(name: str, measured: list[tuple[Row, float | None]]) -> dict[str, Any]:
+    rows = [row for row, _ in measured]
+    moved = [value for _, value in measured if value is not None]
+    return {
+        "row": name,
+        "accuracy %": _spread([row.accuracy for row in rows]),
+        "InvE 10⁻²": _spread([row.invariance_error for row in rows]),
+        **{
+            f"both digits × {scale:g}": f"{statistics.fmean(r.accuracy_per_scale[scale] for r in rows):.1f}"
+            for scale in rows[0].accuracy_per_scale
+        },
+        "moved %": f"{statistics.fmean(moved):.2f}" if moved else "–",
+        "seconds": round(statistics.fmean(row.seconds for row in rows)),
+    }
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+
+
+MEASUREMENTS = (methods,)
