@@ -216,10 +216,17 @@ def test_it_compiles_into_one_graph(mode: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["invariant", "averaged"])
-def test_exported(mode: str):
+def test_exported(mode: str, tmp_path: Path):
     images = torch.randn(2, 3, 448, 448).cumsum(2) / 20
     model = adapt(small_base(), "photographs", mode=mode).eval()
     program = torch.export.export(model, (images,), dynamic_shapes=(({0: torch.export.Dim("batch")},),))
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    with torch.no_grad():
+        torch.onnx.export(model, (images,), dynamo=True, optimize=False, verbose=False).save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), answer(model, images), atol=1e-4, rtol=0)
     images = torch.randn(3, 3, 448, 448).cumsum(2) / 20
     torch.testing.assert_close(program.module()(images), answer(model, images), atol=1e-5, rtol=1e-5)
 
