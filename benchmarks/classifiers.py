@@ -65,7 +65,7 @@ def load_classifier(weights: Path) -> nn.Module:
         model.load_state_dict(restore_weights(load_file(weights)))
     except RuntimeError as error:
         raise CheckpointError(f"{weights} does not fit timm's {classifier.timm_name}: {error}") from error
-    return model.eval()
+    return model.eval().to(memory_format=torch.channels_last)  # convolutions take half the time on a CPU
 
 
 def round_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 import localscale as ls
 from benchmarks.classifiers import Classifier, find_classifier, load_classifier
 from benchmarks.measurement import ResultTable
-from benchmarks.photographs_data import SIDE, SOURCE, Photographs, read_photographs
+from benchmarks.photographs_data import SCENES, SIDE, SOURCE, TEXTURES, Photographs, read_photographs
 from localscale.metrics import paired_difference
 
 Build = Callable[[nn.Module], nn.Module]  # a classifier to its adapted model
@@ -69,12 +69,12 @@ class Study:
     side: int = SOURCE
     batch_size: int = 100
     limit: int | None = None
-    found: dict[str, tuple[Outcomes, Tensor]] = field(default_factory=dict)  # by device
+    found: dict[str, tuple[Outcomes, Photographs]] = field(default_factory=dict)  # by device
 
     def accuracies(self, device: str, quick: bool) -> ResultTable:
         """Return the accuracy of every method by the share of the crop that the largest object fills."""
-        outcomes, shares = self._measured(device, quick)
-        groups = grouped(shares)
+        outcomes, photographs = self._measured(device, quick)
+        groups = grouped(photographs.shares)
         rows = []
         for title, methods in with_mean(outcomes).items():
             for method, right in methods.items():
@@ -90,28 +90,35 @@ class Study:
 
     def differences(self, device: str, quick: bool) -> ResultTable:
         """Return the difference of every method to the base, with its interval."""
-        outcomes, shares = self._measured(device, quick)
-        groups = grouped(shares)
-        rows = []
-        for title, methods in with_mean(outcomes).items():
-            for method, right in methods.items():
-                if method != BASE:
-                    cells = {name: _cell(right, methods[BASE], inside) for name, inside in groups.items()}
-                    rows.append({"classifier": title, "method": method, **cells})
+        outcomes, photographs = self._measured(device, quick)
+        rows = _differences(with_mean(outcomes), grouped(photographs.shares))
         note = (
             f"Percentage points, with the 95 % interval of a paired bootstrap over images ({RESAMPLES:,} resamples). "
             "The mean over classifiers is taken image by image."
         )
         return ResultTable("Frozen classifiers on photographs: difference to the base", note, rows)
 
-    def _measured(self, device: str, quick: bool) -> tuple[Outcomes, Tensor]:
+    def kinds(self, device: str, quick: bool) -> ResultTable:
+        """Return the difference of every method to the base for photographs of several things, scenes and textures."""
+        outcomes, photographs = self._measured(device, quick)
+        groups = {f"{name} ({int(inside.sum())})": inside for name, inside in photographs.kinds.items() if inside.any()}
+        together = dict(list(with_mean(outcomes).items())[-1:])
+        note = (
+            "Percentage points, the mean over the classifiers, with the 95 % interval of a paired bootstrap over "
+            f"images ({RESAMPLES:,} resamples). Things are labelled boxes. Scenes are {', '.join(SCENES)}; textures "
+            f"are {', '.join(TEXTURES)}."
+        )
+        title = "Frozen classifiers on photographs: difference to the base by kind"
+        return ResultTable(title, note, _differences(together, groups))
+
+    def _measured(self, device: str, quick: bool) -> tuple[Outcomes, Photographs]:
         if device not in self.found:
             crops = [find_classifier(path).crop for path in self.weights]
             photographs = read_photographs(self.data, crops, limit=20 if quick else self.limit)
             outcomes = measure(
                 photographs, self.weights, self.builds, side=self.side, device=device, batch_size=self.batch_size
             )
-            self.found[device] = outcomes, photographs.shares
+            self.found[device] = outcomes, photographs
         return self.found[device]
 
 
@@ -128,7 +135,7 @@ def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], R
         batch_size=arguments.batch_size,
         limit=arguments.limit,
     )
-    return study.accuracies, study.differences
+    return study.accuracies, study.differences, study.kinds
 
 
 def described(arguments: argparse.Namespace) -> list[str]:
@@ -207,6 +214,19 @@ def with_mean(outcomes: Outcomes) -> Outcomes:
     methods = next(iter(outcomes.values()))
     stacked = {method: torch.stack([each[method] for each in outcomes.values()]) for method in methods}
     return {**outcomes, "mean": stacked}
+
+
+def _differences(outcomes: Outcomes, groups: dict[str, Tensor]) -> list[dict[str, Any]]:
+    return [
+        {
+            "classifier": title,
+            "method": method,
+            **{name: _cell(right, methods[BASE], inside) for name, inside in groups.items()},
+        }
+        for title, methods in outcomes.items()
+        for method, right in methods.items()
+        if method != BASE
+    ]
 
 
 def _cell(right: Tensor, base: Tensor, inside: Tensor) -> str:

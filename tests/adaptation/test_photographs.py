@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import localscale as ls
 from localscale import Preprocessing, adapt
 from localscale.canonicalizer import shipped
-from localscale.conventions import resize_cubic
+from localscale.conventions import lattice, resize_cubic
 from localscale.errors import ConfigError, SiteError
 
 
@@ -98,8 +98,8 @@ def test_where_nothing_is_found_the_answer_is_the_bases():
 
 
 @pytest.mark.parametrize("size", [(448, 448), (60, 40), (900, 120)])
-@pytest.mark.parametrize("kind", ["RGB", "L", "RGBA"])
-def test_photographs_of_all_kinds_and_sizes(size: tuple[int, int], kind: str):
+@pytest.mark.parametrize("kind", ["RGB", "L", "LA", "P", "RGBA", "CMYK"])
+def test_photographs_of_all_kinds_and_sizes_with_two_things_of_different_size(size: tuple[int, int], kind: str):
     model = adapt(small_base(), "photographs").eval()
     image = photograph(size, (0.1, 0.3, 0.2, 0.5), (0.5, 0.1, 0.95, 0.9)).convert(kind)
     found, report = answer(model, model.preprocessing.transform()(image)[None], return_report=True)
@@ -107,6 +107,19 @@ def test_photographs_of_all_kinds_and_sizes(size: tuple[int, int], kind: str):
     assert found.isfinite().all()
     assert m.min_determinant() > 0
     assert m.mean_displacement() < 0.1
+    assert m.local_scale(lattice(17, 17, dtype=torch.float32).reshape(1, -1, 2)).min() > 1 / 1.25, "at most 1.2 times"
+
+
+def test_a_photograph_in_which_nothing_is_found_is_answered_as_alone_beside_others():
+    model = adapt(small_base(), "photographs").eval()
+    transform = model.preprocessing.transform()
+    kinds = (photograph((448, 448), (0.35, 0.4, 0.6, 0.65)), Image.new("L", (900, 120), 130))
+    images = torch.stack([transform(image) for image in kinds])
+    found, report = answer(model, images, return_report=True)
+    moved = report["input"].map.displacements.flatten(1).abs().amax(1)
+    assert moved[0] > 1e-3
+    assert moved[1] == 0
+    assert torch.equal(found[1], answer(model.base, resize_cubic(images, 224, 224))[1])
 
 
 def test_the_maps_are_the_same_before_every_base():
@@ -203,10 +216,17 @@ def test_it_compiles_into_one_graph(mode: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["invariant", "averaged"])
-def test_exported(mode: str):
+def test_exported(mode: str, tmp_path: Path):
     images = torch.randn(2, 3, 448, 448).cumsum(2) / 20
     model = adapt(small_base(), "photographs", mode=mode).eval()
     program = torch.export.export(model, (images,), dynamic_shapes=(({0: torch.export.Dim("batch")},),))
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    pytest.importorskip("onnxscript", reason="needs onnxscript")
+    with torch.no_grad():
+        torch.onnx.export(model, (images,), dynamo=True, optimize=False, verbose=False).save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), answer(model, images), atol=1e-4, rtol=0)
     images = torch.randn(3, 3, 448, 448).cumsum(2) / 20
     torch.testing.assert_close(program.module()(images), answer(model, images), atol=1e-5, rtol=1e-5)
 

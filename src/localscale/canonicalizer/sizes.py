@@ -28,7 +28,7 @@ __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
 LARGEST = 2.0  # log sizes lie within ±2 of the mean log size of the images learned from
 TRUNK_SIDE = 160  # default resolution with a trunk, in pixels
-FLAT = 0.05  # contrast of a look, in units of the image's values, below which it shows nothing
+FLAT = 0.05  # contrast of every channel of a look, in units of the image's values, below which it shows nothing
 CHANGED = 1e-3  # mean change of log size up to which a batch shows no change
 PACE = 0.02  # fraction by which a batch moves the trust
 HALF_STRENGTH = 0.05  # mean edge strength, in units of the image's values, whose weight is ½
@@ -227,7 +227,7 @@ class SizeEstimator(nn.Module):
         """Return log sizes and weights, both ``(B, h′, w′)``; their corners lie on the corners of the looks."""
         size, weight = self.estimates(looks)
         if self.settings.weight == "learned":
-            contrast = looks.amax(dim=(1, 2, 3)) - looks.amin(dim=(1, 2, 3))
+            contrast = (looks.amax(dim=(2, 3)) - looks.amin(dim=(2, 3))).amax(dim=1)
             weight = torch.sigmoid(weight) * (contrast > FLAT).to(weight.dtype)[:, None, None]
         return size, self.above_sure(weight)
 

@@ -19,7 +19,18 @@ from localscale.lab.tasks.objects import IGNORED
 from localscale.maps.base import Map
 from localscale.metrics import image_iou, invariance_error
 
-__all__ = ["Answer", "Health", "SiteHealth", "TrainedModel", "measure_changes", "method_of", "open_model"]
+__all__ = [
+    "PHOTOGRAPHS",
+    "Answer",
+    "Health",
+    "SiteHealth",
+    "TrainedModel",
+    "measure_changes",
+    "method_of",
+    "open_model",
+]
+
+PHOTOGRAPHS = "canonicalizer for photographs"
 
 
 @dataclass(frozen=True)
@@ -115,10 +126,13 @@ class TrainedModel:
 
 
 def method_of(model: nn.Module) -> str | None:
-    """Return the method of a model's canonicalizers, size equilibrium or DEC; ``None`` for a model without any."""
+    """Return the method of a model's canonicalizers; ``None`` for a model without any."""
     if not isinstance(model, AdaptedModel):
         return None
-    return "size equilibrium" if isinstance(model.dec_config.network, SizeNetwork) else "DEC"
+    network = model.dec_config.network
+    if not isinstance(network, SizeNetwork):
+        return "DEC"
+    return PHOTOGRAPHS if network.trunk is not None else "size equilibrium"
 
 
 def open_model(run: FinishedRun) -> TrainedModel:

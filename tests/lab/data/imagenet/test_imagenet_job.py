@@ -287,3 +287,26 @@ def test_real_photographs_end_to_end(tmp_path: Path):
         small, original = (dataset.read_mask(position).sum() for position in positions)
         assert small / original == pytest.approx(0.49, abs=0.05)
         assert dataset.written.records[positions[0]]["class_name"] == dataset.classes[dataset[positions[0]][1]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (SHARED / "imagenet").is_dir(), reason="no ImageNet sample in ../shared/data")
+def test_nearly_all_real_photographs_with_labelled_boxes_are_kept():
+    options = ImageNetOptions(
+        images=SHARED / "imagenet" / "val",
+        limit=20,
+        detector="given",
+        boxes=SHARED / "imagenet" / "boxes.csv",
+        segmenter="grabcut",
+        inpainter="telea",
+        scales=(0.7, 1.0),
+    )
+    results = make(imagenet_job(options))
+    skipped = [result.reason for result in results if isinstance(result, Skip)]
+    assert len(results) == 20
+    assert len(skipped) <= 0.15 * len(results), skipped
+    for samples in results:
+        if not isinstance(samples, Skip):
+            original = samples[1]
+            with Image.open(options.images / original.record["source"]) as source:
+                assert pixels_of(next(iter(original.files.values()))).shape[:2] == source.size[::-1], "full resolution"

@@ -152,9 +152,9 @@ def test_a_model_can_be_typed_and_a_wrong_name_shows_a_notice(visit: Visit):
     about = visit.text("#about p:first-of-type")
     field.fill("test_resnet")
     field.press("Enter")
-    assert "no canonicalizer" in visit.changed("#about p:first-of-type", about)
-    visit.page.wait_for_function("document.querySelectorAll('#pictures img').length === 1")
-    assert visit.page.locator("#curve polyline").count() == 1
+    assert "canonicalizer for photographs" in visit.changed("#about p:first-of-type", about)
+    assert visit.page.locator("#pictures img").count() == 2
+    visit.page.get_by_text("canonicalizer off").first.wait_for()
 
 
 def test_a_narrow_page_does_not_scroll_sideways(browser, address: str):

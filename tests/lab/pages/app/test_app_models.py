@@ -10,8 +10,10 @@ from PIL import Image
 from tiny_pairs import write_run
 from tiny_recipes import COMPOSE
 
+from localscale.conventions import resize_cubic
 from localscale.errors import CheckpointError, ConfigError
 from localscale.lab.methods import Canon, FineTune, Method
+from localscale.lab.pages.app.examples import read_examples
 from localscale.lab.pages.app.models import SHIPPED, Models, Pair, open_pair
 from localscale.lab.pages.app.views import predict
 from localscale.lab.runs import load_run, read_run
@@ -56,14 +58,22 @@ def test_a_run_without_canonicalizers_is_shown_alone(method: Method, tmp_path: P
     assert (predictions.control, predictions.sites) == (None, {})
 
 
-def test_a_timm_model_is_shown_alone():
+def test_a_timm_model_is_shown_with_and_without_the_canonicalizer_for_photographs():
     pair = open_pair("test_resnet", pretrained="none")
     assert "with random weights" in pair.notes[0]
-    assert "no canonicalizer" in pair.notes[0]
+    assert (pair.label, pair.control_label) == ("canonicalizer for photographs", "canonicalizer off")
     assert pair.name_of(0) == "tench"
-    assert pair.control_label is None
-    predictions = predict(pair, pair.prepare(Image.new("RGB", (300, 200), "red")))
-    assert (predictions.control, predictions.sites) == (None, {})
+    photograph = next(example for example in read_examples() if example.photograph)
+    image = pair.prepare(photograph.image)
+    assert image.shape == (1, 3, 2 * 160, 2 * 160)
+    predictions = predict(pair, image)
+    assert predictions.sites["input"].map.mean_displacement() > 1e-3
+    with torch.no_grad():
+        alone = pair.model.base(resize_cubic(pair.normalise(image), 160, 160)).softmax(1)
+    torch.testing.assert_close(predictions.control, alone)
+    assert not torch.allclose(predictions.model, alone, atol=1e-6)
+    red = predict(pair, pair.prepare(Image.new("RGB", (300, 200), "red")))
+    assert torch.equal(red.model, red.control), "nothing is found in an image of one colour"
 
 
 def test_the_input_is_the_central_crop(pair: Pair):

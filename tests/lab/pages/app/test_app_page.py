@@ -60,7 +60,7 @@ def test_every_handler_fills_its_outputs(pair: Pair, tmp_path: Path, monkeypatch
     from localscale.lab.pages.app.page import make_page
 
     async def page() -> gr.Blocks:  # Gradio leaves an event loop open unless one is running
-        return make_page(Models(pair), Limits(), tmp_path)
+        return make_page(Models(pair, "none"), Limits(), tmp_path)
 
     handlers = {handler.name: handler for handler in asyncio.run(page()).fns.values()}
     example, drag = gr.EventData(None, {"number": 1}), gr.EventData(None, {"row": 1, "column": 1, "x": 0.4, "y": 0.3})
@@ -83,6 +83,8 @@ def test_every_handler_fills_its_outputs(pair: Pair, tmp_path: Path, monkeypatch
     }
     for name, values in answered.items():
         assert len(values) == len(handlers[name].outputs), name
+    assert handlers["on_load"].fn("test_resnet", knots, "box")[5].example.photograph
+    assert not view.example.photograph
     assert "ls-sites" in handlers["on_warps"].fn(view, 2.0)
     assert len(told) == 1, "an upload to a model that reads digits is answered with a notice"
     assert "reads three digits" in told[0]

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as T
 
-from localscale.adaptation import AdaptedModel
+from localscale.adaptation import AdaptedModel, adapt
 from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.lab.backbones.catalogue import Normalise, create_backbone, normalisation, sketch_of
-from localscale.lab.runs.answers import method_of
+from localscale.lab.runs.answers import PHOTOGRAPHS, method_of
 from localscale.lab.runs.finished import FinishedRun, check_control, read_run
 from localscale.lab.runs.names import names_of_imagenet, names_of_run
 from localscale.lab.tasks.mnist import MNISTData
@@ -37,6 +37,8 @@ ABOUT: dict[str | None, str] = {
     "of them to one size before the backbone sees the image.",
     "DEC": "DEC, deep equilibrium canonicalizer: a small network finds a map that undoes local changes of size before "
     "the backbone sees the image.",
+    PHOTOGRAPHS: "The canonicalizer for photographs comes with the package: a small network finds the things in a "
+    "photograph, and a map magnifies small ones before the model sees it.",
     None: "This run has no canonicalizer to show.",
 }
 INVE = "InvE, invariance error: how much the answers change when parts of an image change size; 0 is best."
@@ -207,13 +209,16 @@ def _open_timm(name: str, pretrained: str) -> Pair:
     classes, size = config["num_classes"], config["input_size"][-1]
     if not classes:
         raise NoClassifierError(f"{name} has no classifier; choose a model that predicts classes")
+    base = create_backbone(name, classes=classes, pretrained=pretrained, image_size=size)
+    model = adapt(base, "photographs").eval()
+    assert model.source_size is not None
     weights = ", with random weights" if pretrained == "none" else ""
     return Pair(
         name=name,
-        notes=(f"{name} from timm{weights}. It has no canonicalizer; to add one, adapt the model and train it.",),
-        model=create_backbone(name, classes=classes, pretrained=pretrained, image_size=size).eval(),
+        notes=(f"{name} from timm{weights}, with the {PHOTOGRAPHS}.", ABOUT[PHOTOGRAPHS]),
+        model=model,
         control=None,
-        size=size,
+        size=model.source_size[-1],
         crop=config.get("crop_pct") or 1.0,
         normalise=normalisation(sketch),
         name_of=names_of_imagenet(sketch, classes),

@@ -15,7 +15,7 @@ from localscale.errors import DataError
 from localscale.lab.pages.app import javascript, panels
 from localscale.lab.pages.app.drawing import strip
 from localscale.lab.pages.app.events import read_knot, read_mark, read_number, read_whole_number, read_word
-from localscale.lab.pages.app.examples import Example, read_examples
+from localscale.lab.pages.app.examples import Example, first_example, read_examples
 from localscale.lab.pages.app.knots import Knots, Moving, even_knots, move_knot, random_knots
 from localscale.lab.pages.app.models import Models, Pair
 from localscale.lab.pages.app.notices import errors_as_notices
@@ -122,7 +122,8 @@ def _handle_images(blocks: gr.Blocks, parts: SimpleNamespace, models: Models, li
     @errors_as_notices
     def on_load(name: str, knots: Knots, mode: str) -> list[Any]:
         pair, mode = models.get(name), read_word(mode, "the mark", MARKS)
-        return show(pair, view_example(pair, examples[0]), knots, mode, 0)
+        number = first_example(examples, photograph=not pair.reads_digits)
+        return show(pair, view_example(pair, examples[number]), knots, mode, number)
 
     @errors_as_notices
     def on_example(name: str, knots: Knots, mode: str, event: gr.EventData) -> list[Any]:
