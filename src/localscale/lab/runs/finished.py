@@ -68,6 +68,11 @@ class FinishedRun:
         """One entry per epoch; empty if ``log.jsonl`` is missing."""
         log = Log(Run(self.folder).log)
         log.cut(sys.maxsize)
+        last = self.result.get("last_epoch")
+        if log.lines and isinstance(last, dict) and last.get("epoch") != len(log.lines):
+            raise CheckpointError(
+                f"{log.path} has {len(log.lines)} epochs, and the run has {last.get('epoch')}; was it copied whole?"
+            )
         return log.lines
 
     def load_model(self, device: str = "cpu") -> nn.Module:
@@ -110,6 +115,7 @@ def read_run(folder: str | Path) -> FinishedRun:
     if result is None:
         raise CheckpointError(f"the run in {folder} is not finished; finish it with localscale train … --resume first")
     missing = [name for name in ("metrics", "classes", "seconds") if name not in result]
+    missing = missing or [name for name in ("metrics", "seconds") if not isinstance(result[name], dict)]
     missing = missing or [f"metrics.{name}" for name in recipe.data.metrics if name not in result["metrics"]]
     if missing:
         raise CheckpointError(
