@@ -12,14 +12,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from localscale.errors import ConfigError, DataError, OutputError
+from localscale.errors import ConfigError, DataError, LocalScaleError, OutputError
 
 try:
     import fcntl
 except ImportError:  # Windows: drafts are not locked there, and those of killed processes stay
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["clear_drafts", "path_from", "read_whole", "reason_of", "seal", "unseal", "write_all", "write_whole"]
+__all__ = [
+    "clear_drafts",
+    "errors_as",
+    "is_sealed",
+    "path_from",
+    "read_whole",
+    "reason_of",
+    "seal",
+    "unseal",
+    "write_all",
+    "write_whole",
+]
 
 DRAFT = re.compile(r"\..+\.\d+-\d+\.part")
 NUMBERS = itertools.count()
@@ -76,6 +87,20 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+@contextlib.contextmanager
+def errors_as(kind: type[LocalScaleError], what: str) -> Iterator[None]:
+    """Return a context in which errors of the file system, and of names that no file can have, become ``kind``.
+
+    ``what`` is the first part of the sentence, such as "runs/a cannot be read".
+    """
+    try:
+        yield
+    except LocalScaleError:
+        raise
+    except (OSError, ValueError) as error:
+        raise kind(f"{what}: {reason_of(error)}") from error
+
+
 def seal(values: dict[str, Any], *, indent: int | None = None) -> str:
     """Return a JSON object as a text with a checksum in the field ``crc32``, which ``unseal`` compares.
 
@@ -104,6 +129,11 @@ def unseal(text: str) -> dict[str, Any]:
             f"its checksum does not fit, so it is damaged, or was edited by hand: then remove its field {SEAL}"
         )
     return values
+
+
+def is_sealed(text: str) -> bool:
+    """Return whether the JSON object in ``text`` has a checksum."""
+    return SEAL in json.loads(text)
 
 
 def _crc_of(values: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from localscale.adaptation.preprocessing import PROCESSOR, Preprocessing
 from localscale.adaptation.state import DESCRIPTION, checksum, from_tensor
 from localscale.canonicalizer import DECConfig
 from localscale.errors import CheckpointError, ConfigError, LocalScaleError, OutputError, near_misses
-from localscale.files import reason_of, write_all
+from localscale.files import errors_as, reason_of, write_all
 from localscale.machine import versions
 from localscale.tensor_files import read_tensors, write_tensors
 
@@ -121,7 +121,8 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
     try:
         config = DECConfig.from_dict(description["config"])
         size, source_size = tuple(description["input_size"]), description["source_size"]
-        preprocessing = description["preprocessing"] or Preprocessing.in_folder(folder)
+        with errors_as(CheckpointError, f"{folder / PROCESSOR} cannot be read"):
+            preprocessing = description["preprocessing"] or Preprocessing.in_folder(folder)
         model = adapt(base_model, config, input_size=size, source_size=source_size, preprocessing=preprocessing)
     except ConfigError as error:
         raise CheckpointError(f"{folder} holds a configuration this version cannot use: {error}") from error
@@ -129,6 +130,8 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
         raise CheckpointError(
             f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
         ) from error
+    except (TypeError, RuntimeError, MemoryError, OverflowError) as error:  # torch's, for sizes that are too large
+        raise CheckpointError(f"{folder} describes a model that cannot be built: {reason_of(error)}") from error
     model.preprocessing = preprocessing or model.preprocessing
     if whole:
         return _load_state(model, tensors, folder, made_for)

@@ -145,7 +145,7 @@ class WrittenDataset:
                 f"{self.root} is unfinished: it has no {MANIFEST}. Run the command that wrote it again; it continues "
                 "where it stopped"
             ) from error
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{self.root / MANIFEST} cannot be read: {error}") from error
 
 
@@ -174,7 +174,8 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
         record["skipped"] = str(record["skipped"])
         return record
     suffixes, chunk = record.get("suffixes"), record.get("chunk")
-    parts = [part for suffix in suffixes for part in str(suffix).split(".")] if isinstance(suffixes, list) else []
-    if not (is_key(record.get("key")) and isinstance(chunk, int) and parts and all(map(is_key, parts))):
+    suffixes = suffixes if isinstance(suffixes, list) else []
+    parts = [part if isinstance(suffix, str) else "" for suffix in suffixes for part in str(suffix).split(".")]
+    if not (is_key(record.get("key")) and type(chunk) is int and parts and all(map(is_key, parts))):
         raise DataError(f"{path} is broken in line {number}: its key, chunk or suffixes are not valid in a file name")
     return record

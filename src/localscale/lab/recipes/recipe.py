@@ -152,7 +152,7 @@ def _write(value: Any) -> Any:
 
 def _read(values: Any, annotation: type[Any], what: str) -> Any:
     known = {kind.__name__: kind for kind in REGISTRIES.get(annotation, {"": annotation}).values()}
-    if not isinstance(values, dict) or values.get("kind") not in known:
+    if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or values["kind"] not in known:
         found = values.get("kind") if isinstance(values, dict) else type(values).__name__
         hint = "; if it is your own, import the module that registers it first (--import MODULE on the command line)"
         hint = hint if annotation in REGISTRIES else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.errors import CheckpointError, ConfigError, OutputError
-from localscale.files import reason_of, seal, unseal, write_whole
+from localscale.files import errors_as, is_sealed, reason_of, seal, unseal, write_whole
 from localscale.lab.folders import differences, locked
 from localscale.lab.recipes.recipe import Recipe, from_dict, to_dict
 
@@ -67,8 +67,9 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Lock the folder against other processes; the lock ends with this process, even if it is killed."""
         with locked(self.folder, activity="training in"):
-            for draft in self.folder.glob(".*.part"):  # left by processes that were killed while writing
-                draft.unlink(missing_ok=True)
+            with errors_as(OutputError, f"{self.folder} cannot be written"):
+                for draft in self.folder.glob(".*.part"):  # left by processes that were killed while writing
+                    draft.unlink(missing_ok=True)
             yield
 
     def claim(self, recipe: Recipe, *, resume: bool) -> None:
@@ -109,7 +110,10 @@ class Log:
         """Read the log up to ``epochs``."""
         if self.path.exists():
             try:
-                lines = [unseal(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+                texts = self.path.read_text(encoding="utf-8").splitlines()
+                lines = [unseal(text) for text in texts]
+                if len({is_sealed(text) for text in texts}) > 1:
+                    raise ValueError("some of its lines lack their checksum")
                 for number, line in enumerate(lines, start=1):
                     if line.get("epoch") != number or not isinstance(line.get("seconds"), int | float):
                         raise ValueError(f"line {number} is not the one of epoch {number}")
