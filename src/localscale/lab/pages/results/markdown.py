@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["render_rows", "render_table"]
+__all__ = ["plain", "render_rows", "render_table"]
 
 
 def render_table(table: dict[str, Any]) -> str:
     """Return a table with its ``title`` and ``note``; each of its ``rows`` is a dictionary."""
-    return "\n".join([f"### {table['title']}", "", table["note"], "", render_rows(table["rows"])])
+    return "\n".join([f"### {plain(table['title'])}", "", plain(table["note"]), "", render_rows(table["rows"])])
 
 
 def render_rows(rows: list[dict[str, Any]]) -> str:
@@ -20,14 +20,23 @@ def render_rows(rows: list[dict[str, Any]]) -> str:
     |---|---|
     | 3 | 0.125 |
     """
-    names = list(rows[0])
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    names = list(rows[0]) if rows else []
+    lines = ["| " + " | ".join(map(_cell, names)) + " |", "|" + "---|" * len(names)]
     return "\n".join(lines + ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows])
+
+
+def plain(text: object) -> str:
+    """Return a text of a results file on one line, such that Markdown shows no HTML, link or image of it.
+
+    >>> plain("<img src=x> [a](b)")
+    '&lt;img src=x> [a]\\\\(b)'
+    """
+    return " ".join(str(text).split()).replace("<", "&lt;").replace("](", "]\\(")
 
 
 def _cell(value: Any) -> str:
     if not isinstance(value, float):
-        return str(value)
+        return plain(value).replace("|", "\\|")
     if value == 0 or 0.01 <= abs(value) < 10_000:
         return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
     return f"{value:.1e}"
