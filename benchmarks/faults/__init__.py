@@ -10,13 +10,19 @@ import itertools
 from collections.abc import Callable
 
 from benchmarks.faults.campaign import Campaign, Tally, run
+from benchmarks.faults.disks import FaultyDisks
 from benchmarks.faults.doors import Doors
+from benchmarks.faults.files import DamagedFiles
+from benchmarks.faults.saves import KilledSaves
 from benchmarks.faults.servers import Servers
 from benchmarks.measurement import ResultTable
 from localscale.errors import near_misses
 
 CAMPAIGNS: dict[str, type[Campaign]] = {
+    FaultyDisks.name: FaultyDisks,
     Doors.name: Doors,
+    DamagedFiles.name: DamagedFiles,
+    KilledSaves.name: KilledSaves,
     Servers.name: Servers,
 }
 PACKAGES = ("localscale", "torch", "safetensors", "timm")
