@@ -72,5 +72,5 @@ def test_a_position_comes_back():
     ],
 )
 def test_a_position_without_its_keys_is_refused(position: object):
-    with pytest.raises(ValueError, match="expected|steps"):
+    with pytest.raises(ValueError, match=r"expected|steps"):
         Position.from_state({"position": position}, 4)
