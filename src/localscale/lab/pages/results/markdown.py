@@ -12,17 +12,18 @@ def render_table(table: dict[str, Any]) -> str:
     return "\n".join([f"### {plain(table['title'])}", "", plain(table["note"]), "", render_rows(table["rows"])])
 
 
-def render_rows(rows: list[dict[str, Any]]) -> str:
-    """Return a table whose columns are the keys of the first row.
+def render_rows(rows: list[dict[str, Any]], *, own: bool = False) -> str:
+    """Return a table whose columns are the keys of the first row; ``own`` texts are Markdown, others are escaped.
 
     >>> print(render_rows([{"seeds": 3, "InvE": 0.125}]))
     | seeds | InvE |
     |---|---|
     | 3 | 0.125 |
     """
+    cell = str if own else _cell
     names = list(rows[0]) if rows else []
-    lines = ["| " + " | ".join(map(_cell, names)) + " |", "|" + "---|" * len(names)]
-    return "\n".join(lines + ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows])
+    lines = ["| " + " | ".join(map(cell, names)) + " |", "|" + "---|" * len(names)]
+    return "\n".join(lines + ["| " + " | ".join(cell(row[name]) for name in names) + " |" for row in rows])
 
 
 def plain(text: object) -> str:
@@ -31,7 +32,8 @@ def plain(text: object) -> str:
     >>> plain("<img src=x> [a](b)")
     '&lt;img src=x> [a]\\\\(b)'
     """
-    return " ".join(str(text).split()).replace("<", "&lt;").replace("](", "]\\(")
+    escaped = " ".join(str(text).split()).replace("<", "&lt;").replace("](", "]\\(")
+    return escaped.replace("]\\(results.md#", "](results.md#")  # links of our own to a place on the page
 
 
 def _cell(value: Any) -> str:
