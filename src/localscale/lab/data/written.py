@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.errors import DataError
+from localscale.files import errors_as
 from localscale.lab.folders import stays_inside
 
 __all__ = ["DATASET", "FORMAT", "MANIFEST", "WrittenDataset", "chunk_name", "is_key"]
@@ -86,7 +87,9 @@ class WrittenDataset:
 
     def _inside(self, path: Path) -> Path:
         """Return a file of a folder that was checked; raise if it is a symbolic link out of the dataset."""
-        if path.is_symlink() and not stays_inside(path, self.root):
+        with errors_as(DataError, f"{path} cannot be read"):
+            leaves = path.is_symlink() and not stays_inside(path, self.root)
+        if leaves:
             raise self._outside(path)
         return path
 
