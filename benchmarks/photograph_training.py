@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -23,6 +22,7 @@ from localscale.canonicalizer.sizes import SizeEstimator, SizeNetwork
 from localscale.canonicalizer.trunks import EfficientNetLite0, shrink_look
 from localscale.conventions import coordinates, resize_matrix
 from localscale.files import write_all
+from localscale.tensor_files import write_tensors
 
 __all__ = ["Scores", "Settings", "build", "score", "targets", "train", "write"]
 
@@ -179,7 +179,7 @@ def write(estimator: SizeEstimator, folder: Path) -> list[Path]:
     write_all(
         {
             paths[0]: lambda path: path.write_text(config, encoding="utf-8"),
-            paths[1]: lambda path: save_file(tensors, path, metadata={"format": "pt"}),
+            paths[1]: lambda path: write_tensors(path, tensors),
         }
     )
     return paths

@@ -4,11 +4,11 @@ localscale reproduce mnist-shipped --seeds 1
 python docs/make_small_model.py runs/mnist-shipped
 """
 
-import json
 import sys
 from pathlib import Path
 
 from localscale.checkpoints import write_weights
+from localscale.files import seal, unseal
 from localscale.lab.pages.app.models import SHIPPED
 from localscale.lab.runs import load_run, read_run
 
@@ -23,9 +23,9 @@ def main() -> None:
         source, target = Path(sys.argv[1], run, "seed0"), SHIPPED / name
         target.mkdir(parents=True, exist_ok=True)
         for file in ("recipe.json", "result.json"):
-            values = json.loads((source / file).read_text())
+            values = unseal((source / file).read_text())
             values.get("recipe", values)["data"]["root"] = None
-            (target / file).write_text(json.dumps(values, indent=2) + "\n")
+            (target / file).write_text(seal(values, indent=2))
         write_weights(target / "weights.safetensors", load_run(source).half(), {})
         size = sum(file.stat().st_size for file in target.iterdir())
         metrics, total = read_run(target).metrics, total + size

@@ -13,6 +13,7 @@ from tiny_masks import write_masks
 from localscale.adaptation import AdaptedModel
 from localscale.cli import main
 from localscale.conventions import resize_cubic
+from localscale.files import unseal
 from localscale.lab.methods.method import Resized
 from localscale.lab.runs import load_run, read_run
 from localscale.lab.tasks.task import Indices
@@ -88,7 +89,7 @@ def test_masks_are_learned_and_measured_at_the_large_size(tmp_path: Path):
 def test_a_control_of_another_size_is_refused(run: Path, capsys: pytest.CaptureFixture, tmp_path: Path):
     shutil.copytree(run.with_name("run-control"), tmp_path / "small")
     recipe = tmp_path / "small" / "recipe.json"
-    recipe.write_text(json.dumps(json.loads(recipe.read_text()) | {"source_size": None}))
+    recipe.write_text(json.dumps(unseal(recipe.read_text()) | {"source_size": None}))
     with pytest.raises(SystemExit) as stop:
         main(["report", str(run), "--control", str(tmp_path / "small"), "--quiet"])
     assert "another image size: 32" in f"{stop.value} {capsys.readouterr().err}"

@@ -11,8 +11,11 @@ from collections.abc import Callable
 
 from benchmarks.faults.calls import Calls
 from benchmarks.faults.campaign import Campaign, Tally, run
+from benchmarks.faults.disks import FaultyDisks
 from benchmarks.faults.doors import Doors
+from benchmarks.faults.files import DamagedFiles
 from benchmarks.faults.images import OneBadImage
+from benchmarks.faults.saves import KilledSaves
 from benchmarks.faults.servers import Servers
 from benchmarks.faults.threads import Threads
 from benchmarks.measurement import ResultTable
@@ -20,8 +23,11 @@ from localscale.errors import near_misses
 
 CAMPAIGNS: dict[str, type[Campaign]] = {
     Calls.name: Calls,
+    FaultyDisks.name: FaultyDisks,
     Doors.name: Doors,
     OneBadImage.name: OneBadImage,
+    DamagedFiles.name: DamagedFiles,
+    KilledSaves.name: KilledSaves,
     Servers.name: Servers,
     Threads.name: Threads,
 }

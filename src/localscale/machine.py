@@ -28,4 +28,6 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             if find_spec(name) is not None:
                 found[name] = "from source"
+        except OSError:  # a disk that fails is no reason to lose what is saved with the versions
+            found[name] = "unknown"
     return found

@@ -15,6 +15,7 @@ from PIL import Image
 
 from localscale import AdaptedModel, DECConfig, Preprocessing, SizeNetwork, adapt
 from localscale.errors import CheckpointError, ConfigError
+from localscale.tensor_files import read_tensors, write_tensors
 
 HALF = (0.5, 0.5, 0.5)
 SIZES = DECConfig(knots=6, network=SizeNetwork(width=8, blocks=0))
@@ -163,9 +164,12 @@ def test_a_model_that_declares_none_has_none(tmp_path: Path):
 
 def test_a_folder_without_it_loads(tmp_path: Path):
     trained().save_pretrained(tmp_path)
-    description = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    path = tmp_path / "model.safetensors"
+    tensors, metadata = read_tensors(path)
+    description = json.loads(metadata["localscale"])
     del description["preprocessing"], description["results"]
-    (tmp_path / "config.json").write_text(json.dumps(description), encoding="utf-8")
+    write_tensors(path, tensors, {"localscale": json.dumps(description)})
+    (tmp_path / "config.json").unlink()
     assert AdaptedModel.from_pretrained(tmp_path, VIT.build()).preprocessing == trained().preprocessing
 
 
@@ -174,8 +178,11 @@ def test_values_that_cannot_be_are_refused(tmp_path: Path):
         ({"mean": (0.5,)}, "expected one mean and one positive std per channel"),
         ({"std": (0.5, 0.5, 0)}, "expected one mean and one positive std per channel"),
         ({"crop": 0}, "a crop between 0 and 1"),
-        ({"crop": "x"}, "wrong type"),
-        ({"input_size": (3, 32)}, "expected one mean"),
+        ({"crop": "x"}, "crop is 'x'; expected a number"),
+        ({"input_size": (3, 32)}, r"input_size is \(3, 32\); expected a tuple"),
+        ({"input_size": (3, 32.5, 32)}, r"input_size is \(3, 32.5, 32\); expected a tuple"),
+        ({"mean": (0.5, 0.5, float("nan"))}, "expected one mean"),
+        ({"mean": 3}, "mean is 3; expected a tuple"),
         ({"interpolation": "lanczos"}, "expected one of nearest, bilinear, bicubic"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -185,6 +192,8 @@ def test_values_that_cannot_be_are_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="incomplete"):
         Preprocessing.from_dict({"mean": HALF})
     trained().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    write_tensors(path, read_tensors(path)[0])  # as earlier versions wrote it: only config.json describes the model
     description = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     description["preprocessing"] = [1]
     (tmp_path / "config.json").write_text(json.dumps(description), encoding="utf-8")

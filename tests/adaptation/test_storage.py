@@ -300,14 +300,14 @@ def full_disk(*args, **kwargs):
     raise OSError(28, "No space left on device")
 
 
-def broken_save_file(tensors, path, metadata):
+def half_a_file(path, tensors, metadata):
     Path(path).write_bytes(b"half a file")
     full_disk()
 
 
 def test_a_failing_write_leaves_the_old_files(folder: Path, monkeypatch: pytest.MonkeyPatch):
     before = contents(folder)
-    monkeypatch.setattr(storage, "save_file", broken_save_file)
+    monkeypatch.setattr(storage, "write_tensors", half_a_file)
     with pytest.raises(OSError, match="No space left"):
         train_head(trained()).save_pretrained(folder)
     assert contents(folder) == before
@@ -328,7 +328,7 @@ def test_a_write_that_fails_late_leaves_all_old_files(broken: str, folder: Path,
 
 
 def test_a_failing_first_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(storage, "save_file", broken_save_file)
+    monkeypatch.setattr(storage, "write_tensors", half_a_file)
     with pytest.raises(OSError, match="No space left"):
         trained().save_pretrained(tmp_path)
     assert contents(tmp_path) == {}

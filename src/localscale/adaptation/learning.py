@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -23,9 +20,10 @@ from localscale.adaptation.teaching import Examples, known_things, split
 from localscale.canonicalizer.thing_loss import check_teachable
 from localscale.canonicalizer.things import IGNORED, Things
 from localscale.canonicalizer.trunks import EfficientNetLite0
+from localscale.checkpoints import read_checkpoint, write_checkpoint
 from localscale.conventions import compute_dtype
-from localscale.errors import CheckpointError, ConfigError
-from localscale.files import write_all
+from localscale.errors import CheckpointError, ConfigError, OutputError
+from localscale.files import reason_of
 from localscale.stopping import StopRequest
 
 __all__ = ["LearnedSizes", "learn_sizes"]
@@ -33,6 +31,7 @@ __all__ = ["LearnedSizes", "learn_sizes"]
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 1.0
 PRETRAINED_SHARE = 0.1  # of the learning rate
 SAVE_EVERY = 200  # steps between two checkpoints
+NETWORK = "network."  # before the names of its tensors in a checkpoint
 SCORES = ("error", "overlap", "spread")  # of known things
 
 
@@ -214,30 +213,20 @@ def _deviation(size: Tensor, weight: Tensor) -> Tensor:
 
 
 def _write(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    tensors = {f"network.{name}": tensor.detach().cpu() for name, tensor in network.state_dict().items()}
-    for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value).cpu() for name, value in state.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_all({path: lambda draft: save_file(tensors, draft, metadata={"localscale": json.dumps({"step": step})})})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path} cannot be written: {reason_of(error)}") from error
+    write_checkpoint(path, network, optimizer, {"step": step}, prefix=NETWORK)
 
 
 def _read(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     try:
-        with safe_open(path, framework="pt") as file:
-            step = int(json.loads((file.metadata() or {})["localscale"])["step"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-        network.load_state_dict(_part(tensors, "network."))
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _part(tensors, "optimizer.").items():
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = tensor
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        step = read_checkpoint(path, network, optimizer, prefix=NETWORK).get("step")
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise CheckpointError(f"its step is {step!r}")
+    except CheckpointError as error:
         raise CheckpointError(
             f"{path} is not a checkpoint of this size network ({error}); remove it or name another file"
         ) from error
     return step
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

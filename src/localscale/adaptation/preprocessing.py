@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import logging
+import math
 import tempfile
 import threading
 import urllib.request
@@ -16,7 +17,7 @@ import torch
 
 from localscale.adaptation.origin import HUB_ID
 from localscale.errors import ConfigError
-from localscale.registry import refuse_unknown
+from localscale.registry import check_types, refuse_unknown
 
 __all__ = ["Preprocessing"]
 
@@ -54,14 +55,11 @@ class Preprocessing:
     keep_ratio: bool = True
 
     def __post_init__(self) -> None:
-        try:
-            for name, kind in (("mean", float), ("std", float), ("input_size", int)):
-                object.__setattr__(self, name, tuple(kind(value) for value in getattr(self, name)))
-            fits = len(self.input_size) == 3 and len(self.mean) == len(self.std) == self.input_size[0]
-            fits = fits and min(self.input_size) > 0 and min(self.std) > 0 and 0 < self.crop <= 1
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"a value of the preprocessing has the wrong type: {error}") from error
-        if not fits:
+        check_types(self)
+        fits = len(self.mean) == len(self.std) == self.input_size[0] and all(
+            map(math.isfinite, (*self.mean, *self.std))
+        )
+        if not (fits and min(self.input_size) > 0 and min(self.std) > 0 and 0 < self.crop <= 1):
             raise ConfigError(
                 f"{self} is no preprocessing; expected one mean and one positive std per channel, "
                 "input_size=(channels, height, width), and a crop between 0 and 1"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from localscale.adaptation.arguments import first_weight
 from localscale.adaptation.state import as_tensor
+from localscale.files import path_from
 
 if TYPE_CHECKING:
     from localscale.adaptation.model import AdaptedModel
@@ -39,7 +40,9 @@ class SavedModel(nn.Module):
     def save_pretrained(
         self, folder: str | Path, *, results: dict[str, Any] | None = None, include_base: bool = False
     ) -> None:
-        """Write ``config.json``, ``model.safetensors`` and a model card.
+        """Write ``model.safetensors``, ``config.json`` and a model card.
+
+        ``model.safetensors`` alone holds the model. If the process is killed, it is the old file or the new one.
 
         For a base of transformers whose preprocessing is known, also write ``preprocessor_config.json``, which
         transformers' ``AutoImageProcessor`` reads.
@@ -54,7 +57,7 @@ class SavedModel(nn.Module):
         """
         from localscale.adaptation.storage import save
 
-        save(self._adapted(), Path(folder), results=results, include_base=include_base)
+        save(self._adapted(), path_from("folder", folder), results=results, include_base=include_base)
 
     def push_to_hub(
         self,
@@ -80,7 +83,13 @@ class SavedModel(nn.Module):
         from localscale.adaptation.storage import save
 
         with tempfile.TemporaryDirectory() as folder:
-            save(self._adapted(), Path(folder), results=results, include_base=include_base, address=repo_id)
+            save(
+                self._adapted(),
+                path_from("folder", folder),
+                results=results,
+                include_base=include_base,
+                address=repo_id,
+            )
             return upload(Path(folder), repo_id, private=private, token=token, message=message)
 
     @classmethod
@@ -108,7 +117,7 @@ class SavedModel(nn.Module):
         from localscale.adaptation.origin import HUB_ID
         from localscale.adaptation.storage import FILES, load
 
-        folder = Path(source)
+        folder = path_from("source", source)
         if isinstance(source, str) and not folder.exists() and HUB_ID.fullmatch(source):
             folder = download(source, FILES, revision=revision, token=token)
         return load(folder, base_model, token=token)

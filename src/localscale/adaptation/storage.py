@@ -1,4 +1,8 @@
-"""Save and load adapted models as JSON and safetensors."""
+"""Save and load adapted models as JSON and safetensors.
+
+``model.safetensors`` is the model: its header holds the description. ``config.json`` holds a copy for readers and other
+programs; it is read only if the header has no description, as in files that an earlier version wrote.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from localscale.adaptation.card import CARD_LINE, write_card
@@ -20,9 +22,10 @@ from localscale.adaptation.origin import PASS_BASE, Origin, find_origin, new_ten
 from localscale.adaptation.preprocessing import PROCESSOR, Preprocessing
 from localscale.adaptation.state import DESCRIPTION, checksum, from_tensor
 from localscale.canonicalizer import DECConfig
-from localscale.errors import CheckpointError, ConfigError, LocalScaleError, near_misses
-from localscale.files import write_all
+from localscale.errors import CheckpointError, ConfigError, LocalScaleError, OutputError, near_misses
+from localscale.files import errors_as, reason_of, write_all
 from localscale.machine import versions
+from localscale.tensor_files import read_tensors, write_tensors
 
 __all__ = ["describe_state", "load", "save"]
 
@@ -30,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS)  # what loading needs
+HELD = "localscale"  # the description, in the header of the weights
 FORMAT = 2
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "transformers", "safetensors")
 FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versions")
@@ -73,19 +77,24 @@ def save(
         raise ConfigError(
             f"results cannot be written as JSON ({error}); expected a dictionary of finite numbers and texts"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     card = write_card(model, description, origin, saved, address)
-    files: dict[Path, Callable[[Path], object]] = {
-        folder / WEIGHTS: lambda path: save_file(whole, path, metadata={"format": "pt"}),
+    metadata = {HELD: json.dumps(description)}
+    files: dict[Path, Callable[[Path], object]] = {  # once the first is renamed, the new model is the one that loads
+        folder / WEIGHTS: lambda path: write_tensors(path, tensors, metadata),
         folder / CONFIG: lambda path: path.write_text(config, encoding="utf-8"),
     }
-    if _may_write_card(folder / CARD):
-        files[folder / CARD] = lambda path: path.write_text(card, encoding="utf-8")
     if model.preprocessing is not None and origin.library == "transformers":
         processor = json.dumps(model.preprocessing.to_processor(), indent=2) + "\n"
         files[folder / PROCESSOR] = lambda path: path.write_text(processor, encoding="utf-8")
-    write_all(files)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if _may_write_card(folder / CARD):
+            files[folder / CARD] = lambda path: path.write_text(card, encoding="utf-8")
+        write_all(files)
+    except ConfigError:
+        raise
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{folder} cannot be written: {reason_of(error)}; choose another folder") from error
 
 
 def _may_write_card(path: Path) -> bool:
@@ -111,17 +120,18 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
     made_for = description["base_model"]["class"]
     try:
         config = DECConfig.from_dict(description["config"])
-        preprocessing = description.get("preprocessing")
-        preprocessing = None if preprocessing is None else Preprocessing.from_dict(preprocessing)
-        size, source_size = tuple(description["input_size"]), description.get("source_size")
-        preprocessing = preprocessing or Preprocessing.in_folder(folder)
+        size, source_size = tuple(description["input_size"]), description["source_size"]
+        with errors_as(CheckpointError, f"{folder / PROCESSOR} cannot be read"):
+            preprocessing = description["preprocessing"] or Preprocessing.in_folder(folder)
         model = adapt(base_model, config, input_size=size, source_size=source_size, preprocessing=preprocessing)
     except ConfigError as error:
-        raise CheckpointError(f"{folder / CONFIG} holds a configuration this version cannot use: {error}") from error
+        raise CheckpointError(f"{folder} holds a configuration this version cannot use: {error}") from error
     except LocalScaleError as error:
         raise CheckpointError(
             f"{folder} was saved from a {made_for} and does not fit this {type(base_model).__name__}: {error}"
         ) from error
+    except (TypeError, RuntimeError, MemoryError, OverflowError) as error:  # torch's, for sizes that are too large
+        raise CheckpointError(f"{folder} describes a model that cannot be built: {reason_of(error)}") from error
     model.preprocessing = preprocessing or model.preprocessing
     if whole:
         return _load_state(model, tensors, folder, made_for)
@@ -131,8 +141,8 @@ def load(folder: Path, base_model: nn.Module | None, *, token: str | None = None
         if _digest(given) != description["base_digest"]:
             if rebuilt:
                 raise CheckpointError(
-                    f"the weights {description['base_model']['weights']} are not the ones {folder} was trained with; "
-                    f"{PASS_BASE}, or save the model again with include_base=True"
+                    f"the weights {description['base_model'].get('weights')} are not the ones {folder} was trained "
+                    f"with; {PASS_BASE}, or save the model again with include_base=True"
                 )
             warnings.warn(
                 f"the base model's weights are not the ones {folder} was trained with "
@@ -229,20 +239,41 @@ def _find_targets(model: AdaptedModel, tensors: dict[str, Tensor], folder: Path,
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return description and tensors of a folder; the tensors of a ``state_dict`` hold the description themselves."""
     path = folder / WEIGHTS
-    if not (folder / CONFIG).exists() and not path.exists():
-        return _read_description(folder), {}
     try:
-        tensors = _read_tensors(path)
-    except CheckpointError:
-        _read_description(folder)  # its error comes first
-        raise
-    if DESCRIPTION not in tensors:
+        if not path.exists():
+            _read_description(folder)  # its error comes first
+        tensors, metadata = read_tensors(
+            path, missing=f"no {WEIGHTS} in {folder}; expected a folder written by save_pretrained"
+        )
+    except (OSError, ValueError) as error:
+        if isinstance(error, LocalScaleError):
+            raise
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+    if DESCRIPTION not in tensors and HELD not in metadata:
         return _read_description(folder), tensors
     try:
-        description = from_tensor(tensors[DESCRIPTION])
+        description = from_tensor(tensors[DESCRIPTION]) if DESCRIPTION in tensors else json.loads(metadata[HELD])
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} holds a description that cannot be read: {error}") from error
+    if DESCRIPTION not in tensors:
+        _warn_of_another_copy(folder, description)
     return _check_description(description, path), tensors
+
+
+def _warn_of_another_copy(folder: Path, description: Any) -> None:
+    """Warn if ``config.json`` exists and differs, because someone edited it or a save was interrupted."""
+    try:
+        same = json.loads((folder / CONFIG).read_text(encoding="utf-8")) == description
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError):
+        same = False
+    if not same:
+        warnings.warn(
+            f"{folder / CONFIG} differs from the description in {WEIGHTS}, which is the one that counts; call "
+            "save_pretrained again to make them equal",
+            stacklevel=5,
+        )
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -253,8 +284,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"no {CONFIG} in {folder}; expected a folder written by save_pretrained, or by transformers' Trainer"
         ) from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
     return _check_description(description, path)
 
 
@@ -271,24 +302,26 @@ def _check_description(description: Any, path: Path) -> dict[str, Any]:
             f"{path} has format {description['format']!r}, written by localscale {written_by or '(version unknown)'}, "
             f"and this version reads format {FORMAT}; rebuild the model with this version and save it again"
         )
-    size, base = description["input_size"], description["base_model"]
-    if not (isinstance(size, list) and len(size) == 3 and all(isinstance(n, int) and n > 0 for n in size)):
+    size, large = description["input_size"], description.get("source_size")
+    base, digest = description["base_model"], description["base_digest"]
+    if not _are_sides(size, 3):
         raise CheckpointError(f"{path} has input_size {size!r}; expected [channels, height, width]")
-    if not (isinstance(base, dict) and {"class", "name"} <= set(base)):
+    if large is not None and not _are_sides(large, 2):
+        raise CheckpointError(f"{path} has source_size {large!r}; expected [height, width] or null")
+    if not (isinstance(base, dict) and all(isinstance(base.get(name), str) for name in ("class", "name"))):
         raise CheckpointError(f"{path} has base_model {base!r}; expected its class and name")
-    return description
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+    if not isinstance(digest, str | None):
+        raise CheckpointError(f"{path} has base_digest {digest!r}; expected a text or null")
+    held = description.get("preprocessing")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"no {path.name} in {path.parent}; expected a folder written by save_pretrained"
-        ) from error
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is not a complete safetensors file ({error}); copy or save it again") from error
+        preprocessing = None if held is None else Preprocessing.from_dict(held)
+    except ConfigError as error:
+        raise CheckpointError(f"{path} has preprocessing that cannot be read: {error}") from error
+    return {**description, "source_size": large, "preprocessing": preprocessing}
+
+
+def _are_sides(sides: Any, count: int) -> bool:
+    return isinstance(sides, list) and len(sides) == count and all(type(n) is int and n > 0 for n in sides)
 
 
 def _digest(checksums: dict[str, int]) -> str:

@@ -20,7 +20,7 @@ from localscale.equilibrium import GRADIENTS, POLICIES, SOLVERS, Anderson, Gradi
 from localscale.errors import ConfigError, near_misses
 from localscale.maps.base import knot_pair
 from localscale.maps.build import FAMILIES, LEAST_TEMPERATURE
-from localscale.registry import choose, describe, refuse_unknown
+from localscale.registry import check_types, choose, describe, refuse_unknown
 
 if TYPE_CHECKING:
     AnySite = str | Site
@@ -100,18 +100,16 @@ class DECConfig:
         for name, registry in REGISTRIES.items():
             object.__setattr__(self, name, choose(name, getattr(self, name), registry))
         object.__setattr__(self, "sites", _tuple_of_sites(self.sites))
-        if not isinstance(self.knots, int):
-            object.__setattr__(self, "knots", tuple(k if isinstance(k, int) else tuple(k) for k in self.knots))
-            if len(self.knots) != len(self.sites):
-                raise ConfigError(
-                    f"knots has {len(self.knots)} entries for {len(self.sites)} sites; "
-                    "expected one per site, or a single integer for all"
-                )
+        if isinstance(self.detached, str):
+            object.__setattr__(self, "detached", (self.detached,))
+        check_types(self, but=("sites",))
+        if not isinstance(self.knots, int) and len(self.knots) != len(self.sites):
+            raise ConfigError(
+                f"knots has {len(self.knots)} entries for {len(self.sites)} sites; "
+                "expected one per site, or a single integer for all"
+            )
         for index in range(len(self.sites)):
             self.knots_at(index)
-        object.__setattr__(
-            self, "detached", (self.detached,) if isinstance(self.detached, str) else tuple(self.detached)
-        )
         for path in self.detached:
             _choose("a detached site", path, map(str, self.sites))
         _choose("family", self.family, FAMILIES)
@@ -241,6 +239,8 @@ def _choose(name: str, value: str, known: Iterable[str]) -> None:
 def _tuple_of_sites(sites: Any) -> tuple[str | Site, ...]:
     if isinstance(sites, str | Site):
         sites = (sites,)
+    if not isinstance(sites, tuple | list):
+        raise ConfigError(f"sites is {sites!r}; expected a tuple of dotted module paths or Site objects")
     read = [Site.from_json(site) for site in sites]
     if not read:
         raise ConfigError('sites is empty; name at least one, for example sites=("input",)')

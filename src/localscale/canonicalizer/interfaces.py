@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from localscale.errors import ConfigError
 from localscale.maps.base import FamilyMap
+from localscale.registry import Checked
 
 if TYPE_CHECKING:
     from localscale.canonicalizer.config import DECConfig
@@ -20,7 +21,7 @@ Look = Callable[[FamilyMap], Tensor]
 Network = Callable[[Tensor], Any]
 
 
-class NetworkSettings(ABC):
+class NetworkSettings(Checked, ABC):
     """Settings of a canonicalizer's network, a frozen dataclass that builds the network's modules.
 
     If ``full_resolution`` is true, looks are sampled from the features themselves, not from the small working copy.
@@ -45,7 +46,7 @@ class NetworkSettings(ABC):
         )
 
 
-class Update(ABC):
+class Update(Checked, ABC):
     """One step of the equilibrium, a frozen dataclass with the step's own settings.
 
     ``derivatives`` counts the derivatives that a step takes. If it is not zero, looks are sampled such that they can be

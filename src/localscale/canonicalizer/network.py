@@ -50,7 +50,7 @@ class ConvNetwork(NetworkSettings):
     resolution: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "channels", tuple(self.channels))
+        super().__post_init__()
         if not self.channels or min(self.channels) < 1:
             raise ConfigError(f"channels is {self.channels}; expected at least one positive width")
         if self.resolution is not None and self.resolution < 2:

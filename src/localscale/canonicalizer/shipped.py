@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.sizes import SizeEstimator
+from localscale.tensor_files import read_tensors
 
 __all__ = ["SHIPPED", "load_shipped", "shipped_config"]
 
@@ -31,6 +30,6 @@ def shipped_config(name: str) -> DECConfig:
 def load_shipped(name: str, network: SizeEstimator) -> None:
     """Load the weights of a shipped canonicalizer into its size network, and freeze them."""
     held = network.state_dict()
-    tensors = load_file(HERE / f"{name}.safetensors")
+    tensors, _ = read_tensors(HERE / f"{name}.safetensors")
     network.load_state_dict(tensors | {key: held[key] for key in NORMALISATION})
     network.requires_grad_(False)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from localscale.errors import ConfigError, SiteError, near_misses
 from localscale.layouts import Layout, Tokens
+from localscale.registry import check_types
 
 __all__ = ["INPUT", "Site", "SiteLayout"]
 
@@ -40,12 +41,14 @@ class Site:
     shape: tuple[int, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        check_types(self, but=("layout", "stride"))
         if self.layout is not None and self.layout not in LAYOUTS:
             raise SiteError(f"site {self.path!r} has layout {self.layout!r}: {near_misses(str(self.layout), LAYOUTS)}")
         if self.prefix < 0:
             raise SiteError(f"site {self.path!r} has prefix {self.prefix}; expected 0 or more tokens")
         if self.stride is not None:
-            if not isinstance(self.stride, tuple | list) or len(self.stride) != 2 or min(self.stride) < 1:
+            sides = self.stride if isinstance(self.stride, tuple | list) else ()
+            if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
                 raise SiteError(f"site {self.path!r} has stride {self.stride}; expected image pixels per patch (y, x)")
             object.__setattr__(self, "stride", tuple(self.stride))
 

@@ -98,6 +98,7 @@ class SizeNetwork(NetworkSettings):
     absolute: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.width < 8 or self.width % 8:
             raise ConfigError(f"width is {self.width}; expected a positive multiple of 8")
         if self.blocks < 0:

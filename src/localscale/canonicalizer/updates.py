@@ -55,6 +55,7 @@ class Descent(Update):
     step_size: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.step_size < math.inf:
             raise ConfigError(f"step_size is {self.step_size}; expected a finite number, 0 or more")
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from localscale.errors import ConfigError, TrainingError
+from localscale.errors import TrainingError
 from localscale.files import write_whole
 
 __all__ = ["Evaluate", "Recipes", "Reproduce", "Tables", "Train", "parse_evaluate", "parse_train"]
@@ -262,8 +262,6 @@ class Tables:
         from localscale.lab.pages.paper import render_paper
         from localscale.lab.pages.results import render_page
 
-        if not self.results.is_dir():
-            raise ConfigError(f"--results {self.results} is not a folder; name the folder of the JSON files")
         for path, render in ((self.out, render_page), (self.out.with_name("paper.md"), render_paper)):
             write_whole(path, render(self.results))
             print(path)

@@ -16,14 +16,14 @@ from torch import Tensor
 from localscale.equilibrium.solver import Estimate, Function, Solver, stops_early
 from localscale.equilibrium.solvers import SOLVERS
 from localscale.errors import ConfigError, GradientError
-from localscale.registry import choose
+from localscale.registry import Checked, choose
 
 __all__ = ["GRADIENTS", "Gradient", "Implicit", "Phantom", "Unrolled"]
 
 logger = logging.getLogger(__name__)
 
 
-class Gradient(ABC):
+class Gradient(Checked, ABC):
     """A rule that differentiates a fixed point."""
 
     @abstractmethod
@@ -44,6 +44,7 @@ class Implicit(Gradient):
     def __post_init__(self) -> None:
         if self.adjoint is not None and not isinstance(self.adjoint, Solver):
             object.__setattr__(self, "adjoint", choose("adjoint", self.adjoint, SOLVERS))
+        super().__post_init__()
 
     def attach(self, f: Function, z0: Tensor, solver: Solver) -> tuple[Tensor, Estimate]:
         with torch.no_grad():
@@ -66,6 +67,7 @@ class Phantom(Gradient):
     damping: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.steps < 1:
             raise ConfigError(f"phantom steps is {self.steps}; expected at least 1")
         if not 0 < self.damping <= 1:

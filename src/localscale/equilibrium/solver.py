@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from localscale.errors import ConfigError, ShapeError
+from localscale.registry import Checked
 
 __all__ = ["Estimate", "Function", "Solver", "check_solver", "iterate", "relative_residual", "stops_early"]
 
@@ -38,7 +39,7 @@ class Estimate:
     converged: Tensor
 
 
-class Solver(ABC):
+class Solver(Checked, ABC):
     """A way to find z with z = f(z) for every sample of a batch."""
 
     max_steps: int
@@ -65,7 +66,7 @@ def stops_early(fixed_steps: bool) -> bool:
 
 def check_solver(max_steps: int, tolerance: float, damping: float) -> None:
     """Raise ``ConfigError`` unless the settings that solvers share are in range."""
-    if not isinstance(max_steps, int) or max_steps < 1:
+    if max_steps < 1:
         raise ConfigError(f"max_steps is {max_steps}; expected at least 1")
     if not 0 <= tolerance < math.inf:
         raise ConfigError(f"tolerance is {tolerance}; expected a finite number, 0 or more")

@@ -24,6 +24,7 @@ class Picard(Solver):
     fixed_steps: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_solver(self.max_steps, self.tolerance, self.damping)
 
     def solve(self, f: Function, z0: Tensor) -> Estimate:
@@ -55,8 +56,9 @@ class Anderson(Solver):
     fixed_steps: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_solver(self.max_steps, self.tolerance, self.damping)
-        if not isinstance(self.history, int) or self.history < 1:
+        if self.history < 1:
             raise ConfigError(f"history is {self.history}; expected at least 1")
         if not 0 < self.ridge < math.inf:
             raise ConfigError(f"ridge is {self.ridge}; expected a positive number")

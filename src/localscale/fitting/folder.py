@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from localscale.adaptation import AdaptedModel
 from localscale.checkpoints import read_checkpoint, read_state, read_weights, write_checkpoint, write_weights
-from localscale.errors import CheckpointError, OutputError
+from localscale.errors import CheckpointError, ConfigError, OutputError
 from localscale.files import write_whole
 from localscale.fitting.settings import EpochReport, FitSettings
+from localscale.registry import check_types
 
 __all__ = ["FitFolder", "Progress"]
 
@@ -95,28 +96,33 @@ class FitFolder:
         if not self.checkpoint.exists():
             return Progress()
         state = read_state(self.checkpoint)
-        wanted = self._settings()
+        found, wanted = state.get("settings"), self._settings()
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{self.checkpoint} is not a checkpoint of ls.fit; choose another out, or remove it")
         differing = [
-            f"{name} was {state['settings'].get(name)} and is now {value}"
+            f"{name} was {found.get(name)} and is now {value}"
             for name, value in wanted.items()
-            if state["settings"].get(name) != value
+            if found.get(name) != value
         ]
         if differing:
             raise CheckpointError(
                 f"{self.path} holds a fit with other settings ({'; '.join(differing[:3])}); choose another out, or "
                 "remove the folder"
             )
+        try:
+            progress = _progress_of(state)
+        except (ConfigError, LookupError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.checkpoint} has no usable position ({error!r}); remove {self.path} to start again"
+            ) from error
         read_checkpoint(self.checkpoint, model, optimizer)
-        if state["ended"]:
+        if progress.ended:
             logger.warning(
                 "the fit in %s had ended (%s), so nothing is trained; choose another out to train again",
                 self.path,
-                state["ended"],
+                progress.ended,
             )
-        history = [EpochReport(**each) for each in state["history"]]
-        best = None if state["best"] is None else history[state["best"]]
-        kept = {name: state[name] for name in ("loss", "seconds", "order", "random") if name in state}
-        return Progress(state["step"], state["waited"], state["ended"], history, best, **kept)
+        return progress
 
     def keep(self, model: nn.Module, report: EpochReport) -> None:
         """Write the weights of ``model`` as those of the best epoch; ``from_pretrained`` loads an adapted model's.
@@ -145,7 +151,19 @@ class FitFolder:
             "best": at.history.index(at.best) if at.best is not None else None,
         }
         write_checkpoint(self.checkpoint, model, optimizer, state)
-        write_whole(self.log, "".join(json.dumps(asdict(report)) + "\n" for report in at.history))
+        write_whole(self.log, "".join(json.dumps(asdict(report)) + "\n" for report in at.history), durable=True)
 
     def _settings(self) -> dict[str, Any]:
         return {**asdict(self.settings), "batches": self.steps}
+
+
+def _progress_of(state: dict[str, Any]) -> Progress:
+    """Return the progress in the state of a checkpoint."""
+    history = [EpochReport(**each) for each in state["history"]]
+    for report in history:
+        check_types(report)
+    best = None if state["best"] is None else history[state["best"]]
+    kept = {name: state[name] for name in ("loss", "seconds", "order", "random") if name in state}
+    progress = Progress(state["step"], state["waited"], state["ended"], history, best, **kept)
+    check_types(progress)
+    return progress

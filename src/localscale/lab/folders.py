@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.errors import OutputError
+from localscale.files import reason_of
 
 __all__ = ["differences", "locked", "stays_inside"]
 
@@ -27,20 +28,23 @@ def locked(folder: Path, *, activity: str, patience: float = 0.0) -> Iterator[in
         activity: words for the error "another process is …", such as ``"training in"``.
         patience: seconds to wait for another process before raising ``OutputError``.
     """
-    if folder.is_file():
-        raise OutputError(f"{folder} is a file, not a folder; choose another folder with --out")
     try:
+        if folder.is_file():
+            raise OutputError(f"{folder} is a file, not a folder; choose another folder with --out")
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
+    except OutputError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a name that no folder can have
         raise OutputError(
-            f"{folder} cannot be created: {error.strerror or error}; choose a folder you can write to with --out"
+            f"{folder} cannot be created: {reason_of(error)}; choose a folder you can write to with --out"
         ) from error
     try:
         _wait_for_lock(descriptor, folder, activity, time.monotonic() + patience)
         yield descriptor
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def _wait_for_lock(descriptor: int, folder: Path, activity: str, deadline: float) -> None:

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from tiny_recipes import COMPOSE
 from torch import Tensor, nn
 
-from localscale.checkpoints import read_checkpoint, read_weights, write_checkpoint, write_weights
+from localscale import checkpoints
+from localscale.checkpoints import read_checkpoint, read_state, read_weights, write_checkpoint, write_weights
 from localscale.errors import CheckpointError, OutputError
 from localscale.lab.recipes.optimization import Optimization
+from localscale.tensor_files import read_tensors, write_tensors
 
 STATE = {"position": {"step": 7, "skipped": 1, "schedule": {"best": math.inf, "waited": 0}}}
 
@@ -140,12 +143,12 @@ def test_a_new_checkpoint_replaces_the_old_and_leaves_no_draft(path: Path):
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_draft(path: Path, monkeypatch: pytest.MonkeyPatch):
-    def until_full(tensors: Any, draft: Path, metadata: Any) -> None:
+    def until_full(draft: Path, tensors: Any, metadata: Any) -> None:
         Path(draft).write_bytes(b"half a file")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = path.read_bytes()
-    monkeypatch.setattr(safetensors.torch, "save_file", until_full)
+    monkeypatch.setattr(checkpoints, "write_tensors", until_full)
     for name in (path.name, "first.safetensors"):
         with pytest.raises(OutputError, match=rf"{name} cannot be written: .*No space left on device"):
             write_checkpoint(path.with_name(name), *trained(seed=1), STATE)
@@ -156,3 +159,51 @@ def test_a_full_disk_leaves_the_old_file_and_no_draft(path: Path, monkeypatch: p
 def test_a_missing_folder_is_refused(tmp_path: Path):
     with pytest.raises(OutputError, match=r"weights.safetensors cannot be written"):
         write_weights(tmp_path / "gone" / "weights.safetensors", nn.Linear(1, 1), {})
+
+
+# Damage
+
+
+def test_flipped_bits_are_refused(path: Path):
+    whole = bytearray(path.read_bytes())
+    for place in (10, 300, len(whole) // 2, len(whole) - 1):
+        whole[place] ^= 16
+        path.write_bytes(whole)
+        before = tensors_of(*(other := trained(seed=1)))
+        with pytest.raises(CheckpointError, match=r"checkpoint.safetensors cannot be read \("):
+            read_checkpoint(path, *other)
+        assert_same(tensors_of(*other), before)
+        whole[place] ^= 16
+
+
+def test_equal_runs_write_equal_files(path: Path):
+    write_checkpoint(path.with_name("again"), *trained(), STATE)
+    assert path.with_name("again").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda tensors: tensors.pop("optimizer.1.exp_avg"), "parameter 1 lacks its exp_avg"),
+        (lambda tensors: [tensors.pop(n) for n in list(tensors) if n.endswith("exp_avg_sq")], "lacks its exp_avg_sq"),
+        (lambda tensors: tensors.update({"optimizer.x.step": torch.tensor(1.0)}), "optimizer.x.step is of a parameter"),
+        (
+            lambda tensors: tensors.update({"optimizer.9999.step": torch.tensor(1.0)}),
+            "a parameter that it does not have",
+        ),
+        (lambda tensors: tensors.update({"optimizer.0.exp_avg": torch.ones(3, 7)}), r"exp_avg has shape \(3, 7\)"),
+    ],
+)
+def test_the_state_of_an_optimizer_must_be_whole(edit: Callable[[dict], object], message: str, path: Path):
+    tensors, metadata = read_tensors(path)
+    edit(tensors)
+    write_tensors(path, tensors, {"localscale": metadata["localscale"]})
+    with pytest.raises(CheckpointError, match=rf"is of another optimizer \(.*{message}"):
+        read_checkpoint(path, *trained())
+
+
+@pytest.mark.parametrize("state", ["[1]", "{", "NaN"])
+def test_a_state_that_is_no_object_is_refused(state: str, path: Path):
+    write_tensors(path, read_tensors(path)[0], {"localscale": state})
+    with pytest.raises(CheckpointError, match=r"checkpoint.safetensors cannot be read"):
+        read_state(path)

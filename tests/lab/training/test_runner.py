@@ -12,6 +12,7 @@ from tiny_recipes import STEPS, log_of, tiny
 
 from localscale.canonicalizer import DECConfig
 from localscale.errors import ConfigError, MissingExtraError
+from localscale.files import unseal
 from localscale.lab.methods import DEC, Canon, CentreZoom, Method, RandomWarp, Zoom
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.runs import Run, load_run
@@ -23,7 +24,7 @@ def test_the_result_says_everything(digits: Path, tmp_path: Path):
     recipe = tiny(digits, "dec", epochs=2)
     result = train(recipe, tmp_path / "run", cpu=True)
     run = Run(tmp_path / "run")
-    assert result == run.result() == json.loads(run.result_file.read_text())
+    assert result == run.result() == unseal(run.result_file.read_text())
     assert result["recipe"] == to_dict(recipe)
     assert (result["steps"], result["skipped_steps"], result["classes"]) == (2 * STEPS, 0, 1000)
     assert result["parameters"] == sum(tensor.numel() for tensor in load_file(run.weights).values())

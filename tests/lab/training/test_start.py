@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from localscale.adaptation import AdaptedModel
 from localscale.checkpoints import write_weights
 from localscale.errors import CheckpointError, ConfigError
+from localscale.files import unseal
 from localscale.lab.backbones.catalogue import create_backbone
 from localscale.lab.methods import Canon, FineTune
 from localscale.lab.methods.method import Method
@@ -196,7 +197,7 @@ def test_a_run_measured_again_is_the_same(kind: str, digits: Path, request: pyte
     result = Run(folder).result()
     assert result is not None
     assert metrics == result["metrics"]
-    assert result["recipe"] == json.loads(Run(folder).recipe_file.read_text())
+    assert result["recipe"] == unseal(Run(folder).recipe_file.read_text())
     assert not load_run(folder).training
 
 

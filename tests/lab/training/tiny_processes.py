@@ -15,9 +15,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 
+from localscale import checkpoints
 from localscale.lab.recipes import Recipe
 from localscale.lab.training import runner, train
 from localscale.lab.training.loop import Loop
@@ -57,17 +57,17 @@ def die_at_step(number: int) -> None:
 
 def die_while_saving(number: int) -> None:
     """Kill the process when half of the ``number``-th safetensors file is written."""
-    save, left = safetensors.torch.save_file, number
+    save, left = checkpoints.write_tensors, number
 
-    def half(tensors: Any, path: Path, **rest: Any) -> None:
+    def half(path: Path, *rest: Any) -> None:
         nonlocal left
         left -= 1
-        save(tensors, path, **rest)
+        save(path, *rest)
         if left == 0:
             os.truncate(path, path.stat().st_size // 2)
             die()
 
-    safetensors.torch.save_file = half
+    checkpoints.write_tensors = half
 
 
 def die_while_evaluating(_: Any) -> None:
@@ -75,7 +75,7 @@ def die_while_evaluating(_: Any) -> None:
 
 
 def die_before_the_result(_: Any) -> None:
-    runner.write_whole = lambda path, data: die()  # type: ignore[assignment,attr-defined]
+    runner.write_whole = lambda path, data, **rest: die()  # type: ignore[assignment,attr-defined]
 
 
 def slowly(seconds: float) -> None:

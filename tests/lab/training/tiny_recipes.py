@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from localscale.canonicalizer import Compose, ConvNetwork, DECConfig
 from localscale.equilibrium import Picard, Unrolled
+from localscale.files import unseal
 from localscale.lab.backbones.catalogue import Normalise, create_backbone
 from localscale.lab.data.mnist.digits import Digits, embedded_digits
 from localscale.lab.methods import DEC, FineTune, RandomScaling
@@ -95,7 +95,7 @@ def tiny(digits: Path, method: str | Method = "plain", **changes: Any) -> Recipe
 
 def log_of(folder: Path) -> list[dict[str, float]]:
     """Return the log of each epoch, without its seconds."""
-    lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
+    lines = map(unseal, (folder / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 

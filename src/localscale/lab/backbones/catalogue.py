@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import timm
 import torch
 from torch import Tensor, nn
 
 import localscale.lab.backbones  # noqa: F401  registers its models with timm
 from localscale.errors import CheckpointError, ConfigError, DataError, near_misses
+from localscale.tensor_files import read_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -172,12 +172,8 @@ def whole_patches(name: str, image_size: int) -> int:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a safetensors file into ``model``; a head of another size is skipped, all other tensors must fit."""
-    try:
-        tensors = safetensors.torch.load_file(path)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"no weights at {path}; --pretrained takes a safetensors file, timm or none") from error
-    except Exception as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file ({error}); copy it again") from error
+    missing = f"no weights at {path}; --pretrained takes a safetensors file, timm or none"
+    tensors, _ = read_tensors(path, missing=missing)
     own = model.state_dict()
     head = {name for name in (*own, *tensors) if _in_head(model, name)}
     tensors = _for_its_size(model, tensors)

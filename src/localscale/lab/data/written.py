@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from localscale.errors import DataError
+from localscale.files import errors_as
 from localscale.lab.folders import stays_inside
 
 __all__ = ["DATASET", "FORMAT", "MANIFEST", "WrittenDataset", "chunk_name", "is_key"]
@@ -86,7 +87,9 @@ class WrittenDataset:
 
     def _inside(self, path: Path) -> Path:
         """Return a file of a folder that was checked; raise if it is a symbolic link out of the dataset."""
-        if path.is_symlink() and not stays_inside(path, self.root):
+        with errors_as(DataError, f"{path} cannot be read"):
+            leaves = path.is_symlink() and not stays_inside(path, self.root)
+        if leaves:
             raise self._outside(path)
         return path
 
@@ -145,7 +148,7 @@ class WrittenDataset:
                 f"{self.root} is unfinished: it has no {MANIFEST}. Run the command that wrote it again; it continues "
                 "where it stopped"
             ) from error
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{self.root / MANIFEST} cannot be read: {error}") from error
 
 
@@ -174,7 +177,8 @@ def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
         record["skipped"] = str(record["skipped"])
         return record
     suffixes, chunk = record.get("suffixes"), record.get("chunk")
-    parts = [part for suffix in suffixes for part in str(suffix).split(".")] if isinstance(suffixes, list) else []
-    if not (is_key(record.get("key")) and isinstance(chunk, int) and parts and all(map(is_key, parts))):
+    suffixes = suffixes if isinstance(suffixes, list) else []
+    parts = [part if isinstance(suffix, str) else "" for suffix in suffixes for part in str(suffix).split(".")]
+    if not (is_key(record.get("key")) and type(chunk) is int and parts and all(map(is_key, parts))):
         raise DataError(f"{path} is broken in line {number}: its key, chunk or suffixes are not valid in a file name")
     return record

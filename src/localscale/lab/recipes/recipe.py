@@ -19,6 +19,7 @@ from localscale.lab.methods import METHODS, FineTune, Method, RandomScaling
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.recipes.regularization import Regularization
 from localscale.lab.tasks import TASKS, MNISTData, TaskData
+from localscale.registry import check_types
 
 __all__ = ["FORMAT", "Recipe", "from_dict", "to_dict"]
 
@@ -151,7 +152,7 @@ def _write(value: Any) -> Any:
 
 def _read(values: Any, annotation: type[Any], what: str) -> Any:
     known = {kind.__name__: kind for kind in REGISTRIES.get(annotation, {"": annotation}).values()}
-    if not isinstance(values, dict) or values.get("kind") not in known:
+    if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or values["kind"] not in known:
         found = values.get("kind") if isinstance(values, dict) else type(values).__name__
         hint = "; if it is your own, import the module that registers it first (--import MODULE on the command line)"
         hint = hint if annotation in REGISTRIES else ""
@@ -169,7 +170,12 @@ def _read(values: Any, annotation: type[Any], what: str) -> Any:
         if types[name] in REGISTRIES or dataclasses.is_dataclass(types[name]):
             read[name] = _read(value, types[name], name)
         elif Path in (types[name], *typing.get_args(types[name])) and value is not None:
-            read[name] = Path(value)
+            read[name] = Path(value) if isinstance(value, str) else value
         else:
             read[name] = tuple(value) if isinstance(value, list) else value
-    return kind(**read)
+    try:
+        found = kind(**read)
+    except TypeError as error:
+        raise ConfigError(f"{what} is incomplete: {error}") from error
+    check_types(found)
+    return found

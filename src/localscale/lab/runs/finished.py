@@ -14,6 +14,7 @@ from torch import nn
 from localscale.adaptation import AdaptedModel
 from localscale.checkpoints import read_weights
 from localscale.errors import CheckpointError, ConfigError
+from localscale.files import errors_as
 from localscale.lab.backbones.catalogue import Normalise, normalisation, sketch_of
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.runs.models import create_model, make_task
@@ -66,8 +67,17 @@ class FinishedRun:
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """One entry per epoch; empty if ``log.jsonl`` is missing."""
+        with errors_as(CheckpointError, f"{self.folder} cannot be read"):
+            return self._read_log()
+
+    def _read_log(self) -> list[dict[str, Any]]:
         log = Log(Run(self.folder).log)
         log.cut(sys.maxsize)
+        last = self.result.get("last_epoch")
+        if log.path.exists() and isinstance(last, dict) and last.get("epoch") != len(log.lines):
+            raise CheckpointError(
+                f"{log.path} has {len(log.lines)} epochs, and the run has {last.get('epoch')}; was it copied whole?"
+            )
         return log.lines
 
     def load_model(self, device: str = "cpu") -> nn.Module:
@@ -101,7 +111,12 @@ def read_run(folder: str | Path) -> FinishedRun:
         ...
     localscale.errors.CheckpointError: there is no folder nowhere; name one that localscale train wrote
     """
-    run = Run(Path(folder))
+    with errors_as(CheckpointError, f"{folder} cannot be read"):
+        return _read(Run(Path(folder)))
+
+
+def _read(run: Run) -> FinishedRun:
+    folder = run.folder
     if not run.folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}; name one that localscale train wrote")
     if not run.recipe_file.exists():
@@ -110,6 +125,7 @@ def read_run(folder: str | Path) -> FinishedRun:
     if result is None:
         raise CheckpointError(f"the run in {folder} is not finished; finish it with localscale train … --resume first")
     missing = [name for name in ("metrics", "classes", "seconds") if name not in result]
+    missing = missing or [name for name in ("metrics", "seconds") if not isinstance(result[name], dict)]
     missing = missing or [f"metrics.{name}" for name in recipe.data.metrics if name not in result["metrics"]]
     if missing:
         raise CheckpointError(

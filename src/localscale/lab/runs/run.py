@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localscale.errors import CheckpointError, ConfigError, OutputError
-from localscale.files import write_whole
+from localscale.files import errors_as, is_sealed, reason_of, seal, unseal, write_whole
 from localscale.lab.folders import differences, locked
 from localscale.lab.recipes.recipe import Recipe, from_dict, to_dict
 
@@ -68,8 +67,9 @@ class Run:
     def locked(self) -> Iterator[None]:
         """Lock the folder against other processes; the lock ends with this process, even if it is killed."""
         with locked(self.folder, activity="training in"):
-            for draft in self.folder.glob(".*.part"):  # left by processes that were killed while writing
-                draft.unlink(missing_ok=True)
+            with errors_as(OutputError, f"{self.folder} cannot be written"):
+                for draft in self.folder.glob(".*.part"):  # left by processes that were killed while writing
+                    draft.unlink(missing_ok=True)
             yield
 
     def claim(self, recipe: Recipe, *, resume: bool) -> None:
@@ -83,7 +83,7 @@ class Run:
         begun = (self.preparation, self.log, self.checkpoint, self.weights, self.result_file)
         if not any(path.exists() for path in begun):
             # The folder is new, or an earlier run stopped before its first epoch.
-            write_whole(self.recipe_file, json.dumps(to_dict(recipe), indent=2) + "\n")
+            write_whole(self.recipe_file, seal(to_dict(recipe), indent=2), durable=True)
             return
         differing = differences(to_dict(self.recipe()), to_dict(recipe))
         if differing:
@@ -107,13 +107,30 @@ class Log:
         self.lines: list[dict[str, Any]] = []
 
     def cut(self, epochs: int) -> None:
-        """Read the log up to ``epochs``, the epoch of the checkpoint that a run continues from."""
+        """Read the log up to ``epochs``."""
         if self.path.exists():
             try:
-                lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-                self.lines = [line for line in lines if line["epoch"] <= epochs]
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise CheckpointError(f"{self.path} cannot be read ({error}); was it copied whole?") from error
+                texts = self.path.read_text(encoding="utf-8").splitlines()
+                lines = [unseal(text) for text in texts]
+                if len({is_sealed(text) for text in texts}) > 1:
+                    raise ValueError("some of its lines lack their checksum")
+                for number, line in enumerate(lines, start=1):
+                    if line.get("epoch") != number or not isinstance(line.get("seconds"), int | float):
+                        raise ValueError(f"line {number} is not the one of epoch {number}")
+                self.lines = lines[:epochs]
+            except (OSError, ValueError, RecursionError) as error:
+                raise CheckpointError(
+                    f"{self.path} cannot be read ({reason_of(error)}); was it copied whole?"
+                ) from error
+
+    def resume(self, epochs: int) -> None:
+        """Read the log up to ``epochs``, the epoch of the checkpoint that a run continues from; it must have them."""
+        self.cut(epochs)
+        if len(self.lines) < epochs:
+            raise CheckpointError(
+                f"{self.path} has {len(self.lines)} epochs, and the checkpoint beside it is of epoch {epochs}; copy "
+                "the folder again, or remove the checkpoint to start again"
+            )
 
     def add(self, line: dict[str, Any]) -> None:
         """Append the line of an epoch."""
@@ -121,7 +138,7 @@ class Log:
 
     def write(self) -> None:
         """Write all lines to the file."""
-        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines))
+        write_whole(self.path, "".join(map(seal, self.lines)), durable=True)
 
     @property
     def seconds(self) -> float:
@@ -136,10 +153,10 @@ class Log:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return unseal(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(
             f"there is no {path.name} in {path.parent}; name a folder that localscale train wrote"
         ) from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); was it copied whole?") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read ({reason_of(error)}); was it copied whole?") from error

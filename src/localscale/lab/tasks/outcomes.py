@@ -8,13 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors
 import torch
-from safetensors.torch import save as serialize
 from torch import Tensor
 
-from localscale.errors import CheckpointError
-from localscale.files import write_whole
+from localscale.errors import CheckpointError, OutputError
+from localscale.files import reason_of, write_all
+from localscale.tensor_files import read_tensors, write_tensors
 
 __all__ = ["OUTCOMES", "OutcomeRecorder", "Outcomes", "digest_of"]
 
@@ -39,16 +38,18 @@ class Outcomes:
     def write(self, path: Path) -> None:
         """Write one safetensors file atomically: N · (V + 4) bytes and a header."""
         tensors = {"right": self.right, "invariance_error": self.invariance_error}
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-        write_whole(path, serialize(tensors, {"images": self.images}))
+        try:
+            write_all({path: lambda draft: write_tensors(draft, tensors, {"images": self.images})})
+        except (OSError, ValueError) as error:
+            raise OutputError(f"{path} cannot be written: {reason_of(error)}") from error
 
     @classmethod
     def read(cls, path: Path) -> Outcomes:
         """Read the file that ``write`` wrote."""
         try:
-            with safetensors.safe_open(path, "pt") as file:
-                return cls(file.get_tensor("right"), file.get_tensor("invariance_error"), file.metadata()["images"])
-        except Exception as error:
+            tensors, metadata = read_tensors(path)
+            return cls(tensors["right"], tensors["invariance_error"], metadata["images"])
+        except (CheckpointError, KeyError) as error:
             raise CheckpointError(f"{path} holds no outcomes of test images ({error}); was it copied whole?") from error
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from localscale.checkpoints import read_state
-from localscale.errors import ConfigError, TrainingError
+from localscale.errors import CheckpointError, ConfigError, TrainingError
 from localscale.fitting.traps import Gradients
 from localscale.lab.backbones.catalogue import repeated_blocks
 from localscale.lab.methods import TrainingStep
@@ -55,6 +55,21 @@ class Position:
     step: int = 0
     skipped: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], steps: int) -> Position:
+        """Return the position in the state of a checkpoint; raise ``ValueError`` for one outside ``steps`` or none."""
+        found = state.get("position")
+        if not isinstance(found, dict) or set(found) != {"step", "skipped", "schedule"}:
+            raise ValueError(f"it is {found!r}; expected step, skipped and schedule")
+        if not all(type(found[name]) is int and 0 <= found[name] <= steps for name in ("step", "skipped")):
+            raise ValueError(f"it is {found!r}, of {steps} steps")
+        schedule = found["schedule"]
+        if not isinstance(schedule, dict) or set(schedule) != {"best", "waited", "drops"}:
+            raise ValueError(f"its schedule is {schedule!r}; expected best, waited and drops")
+        if not all(isinstance(value, int | float) for value in schedule.values()):
+            raise ValueError(f"its schedule is {schedule!r}; expected numbers")
+        return cls(**found)
 
 
 @dataclass
@@ -173,7 +188,9 @@ class Loop:
         """
         found = None
         if self.accelerator.is_main_process:
-            done = read_state(checkpoint)["step"] if checkpoint is not None and checkpoint.exists() else 0
+            done = read_state(checkpoint).get("step") if checkpoint is not None and checkpoint.exists() else 0
+            if type(done) is not int or done < 0:
+                raise CheckpointError(f"{checkpoint} is not a checkpoint of a size network; remove it to start again")
             batches = self.examples(done)
             found = self.recipe.method.prepare(self.model, batches, progress=progress, checkpoint=checkpoint)
         with torch.no_grad():

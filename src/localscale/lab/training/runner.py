@@ -19,7 +19,7 @@ from torch import nn
 from localscale.checkpoints import read_checkpoint, read_weights, write_checkpoint, write_weights
 from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
-from localscale.files import write_whole
+from localscale.files import seal, write_whole
 from localscale.fitting.traps import least_head_rate
 from localscale.lab.recipes.recipe import Recipe, to_dict
 from localscale.lab.runs.finished import read_run
@@ -125,7 +125,12 @@ def _train(
 
     if run.checkpoint.exists():
         state = read_checkpoint(run.checkpoint, loop.model, loop.optimizer)
-        loop.restore(Position(**state["position"]))
+        try:
+            loop.restore(Position.from_state(state, loop.total_steps))
+        except ValueError as error:
+            raise CheckpointError(
+                f"{run.checkpoint} has no usable position: {error}; remove it to start again"
+            ) from error
         prepared = state.get("prepared", prepared)
     else:
         started = time.perf_counter()
@@ -136,7 +141,7 @@ def _train(
     if accelerator.is_main_process:
         run.preparation.unlink(missing_ok=True)
     epochs = Log(run.log)
-    epochs.cut(loop.position.step // loop.batches.per_epoch)
+    epochs.resume(loop.position.step // loop.batches.per_epoch)
     saved = time.monotonic()
 
     def after_epoch(epoch: Epoch) -> None:
@@ -193,7 +198,7 @@ def _train(
         write_weights(run.weights, loop.model, {"name": recipe.name})
         if outcomes is not None:
             outcomes.write(run.outcomes)
-        write_whole(run.result_file, json.dumps(result, indent=2) + "\n")
+        write_whole(run.result_file, seal(result, indent=2), durable=True)
         run.checkpoint.unlink(missing_ok=True)
     return result
 

@@ -12,6 +12,7 @@ from tiny_pairs import CLASSES
 import localscale as ls
 from localscale.cli import main
 from localscale.errors import CheckpointError, ConfigError
+from localscale.files import unseal
 from localscale.lab.data.boxes import Box
 from localscale.lab.pages.app.comparison import compare_runs
 from localscale.lab.pages.app.models import open_run
@@ -62,7 +63,7 @@ def test_the_figure_is_drawn(folder: Path, picture: Path, tmp_path: Path):
 
 def test_runs_with_other_classes_are_refused(folder: Path, picture: Path, tmp_path: Path):
     other = shutil.copytree(folder / "control", tmp_path / "other")
-    result = json.loads((other / "result.json").read_text())
+    result = unseal((other / "result.json").read_text())
     names = [f"thing {number}" for number in range(CLASSES)]
     (other / "result.json").write_text(json.dumps(result | {"class_names": names}))
     with pytest.raises(ConfigError, match=r"calls class 3 thing 3 .* call it 003"):

@@ -12,6 +12,7 @@ from tiny_recipes import COMPOSE
 
 from localscale.conventions import resize_cubic
 from localscale.errors import CheckpointError, ConfigError
+from localscale.files import unseal
 from localscale.lab.methods import Canon, FineTune, Method
 from localscale.lab.pages.app.examples import read_examples
 from localscale.lab.pages.app.models import SHIPPED, Models, Pair, open_pair
@@ -111,7 +112,7 @@ def test_an_unfinished_or_truncated_run_is_refused(folder: Path, tmp_path: Path)
 
 def test_a_control_needs_a_run_with_the_same_classes(folder: Path, tmp_path: Path):
     other = shutil.copytree(folder / "control", tmp_path / "other")
-    result = json.loads((other / "result.json").read_text(encoding="utf-8"))
+    result = unseal((other / "result.json").read_text(encoding="utf-8"))
     (other / "result.json").write_text(json.dumps(result | {"classes": 10}), encoding="utf-8")
     with pytest.raises(CheckpointError, match="number of classes: 10"):
         open_pair(str(folder / "model"), control=other)

@@ -11,6 +11,7 @@ import tiny_imagenet as tiny_imagenet
 import tiny_objects as tiny_objects
 import tiny_recipes as tiny_recipes
 
+from localscale.files import unseal
 from localscale.lab.training import train
 
 SETTINGS = {"epochs": 2, "test_count": 8, "variants": 2, "bracket_count": 4}
@@ -37,7 +38,7 @@ def write_scenes(folder: Path) -> Path:
 def copied(folder: Path, to: Path, **changes: object) -> Path:
     """Copy a run and change fields of its recipe."""
     shutil.copytree(folder, to)
-    recipe = json.loads((to / "recipe.json").read_text(encoding="utf-8"))
+    recipe = unseal((to / "recipe.json").read_text(encoding="utf-8"))
     for name, value in changes.items():
         part, _, field = name.partition("__")
         if field:

@@ -1,6 +1,7 @@
 """The results page: every row with its seeds and the paper's figure, and the committed page up to date."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -105,3 +106,35 @@ def test_every_backbone_of_the_papers_tables_can_be_found_by_its_key():
     keys = ("resnet50", "vit_base", "deit_tiny", "swin_tiny", "beit_base", "dinov2_base", "hrvit_b1", "resformer_tiny")
     assert {family_of_backbone(key) for key in keys} == set(CLASSIFICATION["mnist"])
     assert family_of_backbone("efficientnet_lite0") == ""
+
+
+def test_texts_of_results_cannot_become_html_links_or_cells(tmp_path: Path):
+    odd = "<script>x</script> [a](javascript:b) ![c](d)\n\n# e | f"
+    table = {"title": odd, "note": odd, "rows": [{odd: odd, "value": 1.5}]}
+    result = {"command": f"`{odd}", "machine": odd, "versions": {odd: odd}, "tables": [table]}
+    (tmp_path / "odd.json").write_text(json.dumps(result), encoding="utf-8")
+    page = render_page(tmp_path).partition("## odd")[2].partition("## Backbones")[0]
+    outside = re.sub(r"`[^`\n]*`", "", page)
+    assert "<" not in outside
+    assert "](" not in outside
+    assert "\n# e" not in page
+    (row,) = [line for line in page.splitlines() if line.endswith("| 1.5 |")]
+    assert row.count("|") - row.count("\\|") == 3, "two cells"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"versions": [1]},
+        {"tables": [{"title": "a", "note": "b", "rows": [[1]]}]},
+        {"tables": 3},
+        {"table": ["mnist"]},
+        {"kind": {}},
+        {"kind": "classification", "runs": []},
+    ],
+)
+def test_results_of_other_types_are_refused(change: dict, tmp_path: Path):
+    result = {"command": "a", "machine": "b", "versions": {}, "tables": []}
+    (tmp_path / "odd.json").write_text(json.dumps(result | change), encoding="utf-8")
+    with pytest.raises(DataError, match=r"odd.json is not a result that can be rendered"):
+        render_page(tmp_path)

@@ -59,9 +59,10 @@ class Store:
 
     def unfinished(self) -> list[int]:
         """Return the chunks that still have to be computed."""
-        if (self.root / MANIFEST).exists():
-            return []
-        return [chunk for chunk in self.chunks if not self.is_finished(chunk)]
+        with _as_output_error(self.root):
+            if (self.root / MANIFEST).exists():
+                return []
+            return [chunk for chunk in self.chunks if not self.is_finished(chunk)]
 
     def is_finished(self, chunk: int) -> bool:
         """Return whether a chunk is complete: its lines of the manifest are written after its files."""
@@ -75,7 +76,8 @@ class Store:
         the lock: a process that keeps a duplicate of it open keeps the folder locked.
         """
         with locked(self.root, activity="writing to", patience=PATIENCE) as descriptor:
-            self._check(job)
+            with _as_output_error(self.root):
+                self._check(job)
             try:
                 with _as_output_error(self.root):
                     self._clear()

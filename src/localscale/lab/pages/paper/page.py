@@ -154,13 +154,15 @@ def _statements(statements: tuple[Statement, ...]) -> str:
                 "holds": each.holds,
             }
             for each in statements
-        ]
+        ],
+        own=True,
     )
 
 
 def _figures() -> str:
     return render_rows(
-        [{"the paper": each.title, "command": f"`{each.command}`", "ours": each.ours} for each in FIGURES]
+        [{"the paper": each.title, "command": f"`{each.command}`", "ours": each.ours} for each in FIGURES],
+        own=True,
     )
 
 

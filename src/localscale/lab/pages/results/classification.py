@@ -6,7 +6,7 @@ import operator
 import statistics
 from typing import Any
 
-from localscale.lab.pages.results.markdown import render_rows
+from localscale.lab.pages.results.markdown import plain, render_rows
 from localscale.lab.pages.results.paper import ABLATION, CLASSIFICATION, PER_SCALE, family_of_backbone
 from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Groups, grouped, inert_note, site_rows, spread
 
@@ -32,7 +32,7 @@ DIFFERENCE_NOTE = (
 def render_classification(result: dict[str, Any]) -> str:
     """Return tables of accuracy and InvE, of differences, of accuracy per scale, and of canonicalizer statistics."""
     groups = grouped(result["runs"])
-    parts = [f"### {result['title']}", "", _setting(result), "", _main(groups, result["paper"])]
+    parts = [f"### {plain(result['title'])}", "", plain(_setting(result)), "", _main(groups, result["paper"])]
     if result.get("differences"):
         parts += ["", DIFFERENCE_TITLE, "", DIFFERENCE_NOTE, "", _differences(result["differences"], groups)]
     if any("per_scale" in run["metrics"] for runs in groups.values() for run in runs):

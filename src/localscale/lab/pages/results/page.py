@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from localscale.errors import DataError
+from localscale.errors import ConfigError, DataError
+from localscale.files import errors_as
 from localscale.lab.pages.results.classification import render_classification
-from localscale.lab.pages.results.markdown import render_rows, render_table
+from localscale.lab.pages.results.markdown import plain, render_rows, render_table
 from localscale.lab.pages.results.segmentation import render_segmentation
 from localscale.lab.recipes.tables import TABLES
 
@@ -40,17 +41,22 @@ RENDERERS = {"classification": render_classification, "segmentation": render_seg
 def render_page(folder: Path) -> str:
     """Return the page as Markdown: one section per result, then the backbones that were never trained."""
     parts = [INTRODUCTION]
-    results = read_results(folder)
-    for name, result in results.items():
+    trained = set()
+    for name, result in read_results(folder).items():
         with _naming(folder / f"{name}.json"):
-            parts += ["", f"## {name}", "", *_section(result)]
-    return "\n".join([*parts, *_never_trained(list(results.values()))]) + "\n"
+            parts += ["", f"## {plain(name)}", "", *_section(result)]
+            trained |= _trained(result)
+    return "\n".join([*parts, *_never_trained(trained)]) + "\n"
 
 
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the contents of the JSON files in ``folder``, by their names without ``.json``."""
     results = {}
-    for path in sorted(folder.glob("*.json")):
+    with errors_as(DataError, f"{folder} cannot be read"):
+        if not folder.is_dir():
+            raise ConfigError(f"--results {folder} is not a folder; name the folder of the JSON files")
+        paths = sorted(folder.glob("*.json"))
+    for path in paths:
         with _naming(path):
             results[path.stem] = json.loads(path.read_text(encoding="utf-8"))
     return results
@@ -61,7 +67,7 @@ def _naming(path: Path) -> Iterator[None]:
     """Name the file in errors about what it holds."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"{path} is not a result that can be rendered ({type(error).__name__}: {error}); "
             "write it again with its command, or move it to another folder"
@@ -70,20 +76,22 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _section(result: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    parts = [f"`{result['command']}` on {result['machine']}; {versions}.", ""]
+    command = " ".join(str(result["command"]).split()).replace("`", "'")
+    parts = [f"`{command}` on {plain(result['machine'])}; {plain(versions)}.", ""]
     if result.get("kind") in RENDERERS:
         return [*parts, RENDERERS[result["kind"]](result)]
     return [*parts, "\n\n".join(render_table(table) for table in result["tables"])]
 
 
-def _never_trained(results: list[dict[str, Any]]) -> list[str]:
-    """List the backbones that a table names and no result of its task contains."""
-    trained = {
-        (TABLES[result["table"]].task, run["backbone"])
-        for result in results
-        if result.get("table") in TABLES
-        for run in result["runs"]
-    }
+def _trained(result: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return task and backbone of each run in the result of a table."""
+    if result.get("table") not in TABLES:
+        return set()
+    return {(TABLES[result["table"]].task, run["backbone"]) for run in result["runs"]}
+
+
+def _never_trained(trained: set[tuple[str, str]]) -> list[str]:
+    """List the backbones that a table names and no result of its task contains: ``trained`` lacks them."""
     missing = {
         name: [key for key in table.backbones if (table.task, key) not in trained] for name, table in TABLES.items()
     }

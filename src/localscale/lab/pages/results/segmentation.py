@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localscale.lab.pages.results.markdown import render_rows
+from localscale.lab.pages.results.markdown import plain, render_rows
 from localscale.lab.pages.results.paper import SEGMENTATION, family_of_backbone
 from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Record, grouped, inert_note, site_rows, spread
 
@@ -19,7 +19,7 @@ def render_segmentation(result: dict[str, Any]) -> str:
     groups = grouped(result["runs"])
     measured = {name for run in result["runs"] for name in run["metrics"]}  # older runs lack some
     rows = [_row(backbone, row, runs, measured) for (backbone, row), runs in groups.items()]
-    parts = [f"### {result['title']}", "", _setting(result), "", render_rows(rows)]
+    parts = [f"### {plain(result['title'])}", "", plain(_setting(result)), "", render_rows(rows)]
     sites = site_rows(groups)
     if sites:
         parts += ["", SITES_TITLE, "", inert_note(sites) + render_rows(sites)]
