@@ -11,12 +11,16 @@ from collections.abc import Callable
 
 from benchmarks.faults.campaign import Campaign, Tally, run
 from benchmarks.faults.doors import Doors
+from benchmarks.faults.kills import KillGenerators, KillReproduce, KillTraining
 from benchmarks.faults.servers import Servers
 from benchmarks.measurement import ResultTable
 from localscale.errors import near_misses
 
 CAMPAIGNS: dict[str, type[Campaign]] = {
     Doors.name: Doors,
+    KillGenerators.name: KillGenerators,
+    KillReproduce.name: KillReproduce,
+    KillTraining.name: KillTraining,
     Servers.name: Servers,
 }
 PACKAGES = ("localscale", "torch", "safetensors", "timm")

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -230,6 +231,13 @@ def test_without_a_checkpoint_it_begins_again(whole: Path, digits: Path, tmp_pat
 def test_nothing_is_left_when_it_is_done(whole: Path):
     names = {"log.jsonl", "outcomes.safetensors", "recipe.json", "result.json", "weights.safetensors"}
     assert {path.name for path in whole.iterdir()} == names
+
+
+def test_a_run_that_was_killed_after_its_result_leaves_nothing_either(whole: Path, digits: Path, tmp_path: Path):
+    run = Run(shutil.copytree(whole, tmp_path / "run"))
+    run.checkpoint.touch()  # removed after the result is written
+    go_on(recipe_of(digits, "plain"), run.folder)
+    assert not run.checkpoint.exists()
 
 
 # Folders that are finished, in use, or not a run

@@ -93,6 +93,8 @@ def train(
                 compile_blocks=compile_blocks,
                 progress=show,
             )
+        elif accelerator.is_main_process:
+            run.checkpoint.unlink(missing_ok=True)  # the run was killed between its result and this
         accelerator.end_training()
     return found
 

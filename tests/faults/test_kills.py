@@ -1,0 +1,54 @@
+"""The campaigns that kill processes survive some trials, and report what is lost if the code under them breaks."""
+
+import itertools
+
+import pytest
+
+from benchmarks.faults import CAMPAIGNS
+from benchmarks.faults.campaign import Tally, run
+from localscale.lab.data.generation.store import Store
+from localscale.lab.training.loop import Loop
+
+
+def tried(name: str, most: int, first: int = 0) -> Tally:
+    return run(CAMPAIGNS[name](), itertools.count(first), seconds=300, most=most)
+
+
+def test_generators_are_killed_and_lose_nothing():
+    assert tried("kill-generators", 6) == Tally(6, {}, seconds=pytest.approx(0, abs=300))
+
+
+def test_a_generator_that_trusts_half_a_chunk_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Store, "is_finished", lambda store, chunk: (store.root / ".progress").exists())
+    tally = tried("kill-generators", 12)
+    assert tally.failures
+    assert tally.survived
+
+
+@pytest.mark.slow
+def test_trainings_are_killed_and_end_the_same():
+    assert not tried("kill-training", 4).failures
+
+
+@pytest.mark.slow
+def test_a_training_that_continues_elsewhere_is_reported(monkeypatch: pytest.MonkeyPatch):
+    def restore(loop: Loop, position: object) -> None:
+        loop.position.step = position.step  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Loop, "restore", restore)
+    tally = tried("kill-training", 6)
+    assert any("differences, the first in" in failure for failure in tally.failures.values())
+
+
+@pytest.mark.slow
+def test_reproduce_is_killed_and_leaves_nothing_running():
+    assert not tried("kill-reproduce", 2, first=3).failures
+
+
+@pytest.mark.slow
+def test_a_training_that_outlives_reproduce_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("benchmarks.faults.killing.end_with_parent", lambda parent: None)
+    monkeypatch.setattr("localscale.lab.training.reproduce.stop_all", list)
+    monkeypatch.setattr("benchmarks.faults.kills.EPOCHS", 400)
+    tally = tried("kill-reproduce", 1, first=3)
+    assert "processes survive" in "".join(tally.failures.values())
