@@ -110,7 +110,7 @@ def refuse() -> None:
         (
             leave,
             TrainingError,
-            r"images ended; call ls.fit again.* with fewer num_workers$",
+            r"images ended unexpectedly, .*; call ls.fit again.* with fewer num_workers$",
             False,
         ),
         (open_broken, DataError, r"\(UnidentifiedImageError: cannot identify .*\); repair or remove that file$", False),

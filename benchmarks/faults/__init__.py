@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.faults.campaign import Campaign, Tally, run
 from benchmarks.faults.doors import Doors
-from benchmarks.faults.kills import KillGenerators, KillReproduce, KillTraining
+from benchmarks.faults.kills import KillGenerators, KillReproduce, KillTraining, KillWorkers
 from benchmarks.faults.servers import Servers
 from benchmarks.measurement import ResultTable
 from localscale.errors import near_misses
@@ -21,6 +21,7 @@ CAMPAIGNS: dict[str, type[Campaign]] = {
     KillGenerators.name: KillGenerators,
     KillReproduce.name: KillReproduce,
     KillTraining.name: KillTraining,
+    KillWorkers.name: KillWorkers,
     Servers.name: Servers,
 }
 PACKAGES = ("localscale", "torch", "safetensors", "timm")

@@ -58,7 +58,11 @@ def forked(work: Callable[[], object], output: Path, lead: Callable[[], object] 
         status = 0
     except BaseException:  # this is the end of the process
         os.write(2, traceback.format_exc().encode())
-    os._exit(status)
+    finally:  # also if a signal handler, as PyTorch's for dead data workers, raises in the lines above
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        finally:
+            os._exit(status)
 
 
 class Forked:
@@ -117,11 +121,17 @@ def kill_at(moment: Moment, work: Callable[[], object], folder: Path, output: Pa
     return os.WIFSIGNALED(status)
 
 
-def completed(work: Callable[[], object], output: Path) -> str | None:
-    """Do ``work`` in a fork; return None after its success, else the last line that it printed."""
+def completed(
+    work: Callable[[], object], output: Path, meanwhile: Callable[[int], object] = lambda pid: None
+) -> str | None:
+    """Do ``work`` in a fork; return None after its success, else the last line that it printed.
+
+    ``meanwhile`` is called with the number of the process.
+    """
     output.unlink(missing_ok=True)
     pid = forked(work, output)
     try:
+        meanwhile(pid)
         _, status = os.waitpid(pid, 0)
     except BaseException:
         os.kill(pid, signal.SIGKILL)

@@ -37,17 +37,20 @@ from benchmarks.faults.killing import (
 from localscale.canonicalizer import DECConfig, SizeNetwork
 from localscale.cli import main
 from localscale.equilibrium import Picard
+from localscale.errors import LocalScaleError
 from localscale.lab.data.generation import Job, generate
+from localscale.lab.data.images import encode_image
 from localscale.lab.data.mnist.job import MNISTOptions, mnist_job
 from localscale.lab.methods import FineTune, Method, RandomScaling, SizeEquilibrium
 from localscale.lab.recipes import Recipe
 from localscale.lab.recipes.optimization import Optimization
 from localscale.lab.runs import Run
+from localscale.lab.tasks.folder import FolderData
 from localscale.lab.tasks.mnist import MNISTData
 from localscale.lab.training import train
 from localscale.lab.training.reproduce import Cell, Execution, plan, reproduce
 
-__all__ = ["KillGenerators", "KillReproduce", "KillTraining"]
+__all__ = ["KillGenerators", "KillReproduce", "KillTraining", "KillWorkers"]
 
 TABLE = "mnist-tiny"
 SIZES = SizeEquilibrium(
@@ -132,6 +135,49 @@ class KillTraining(Resumed):
 
     def difference(self, folder: Path, whole: Path) -> str | None:
         return _difference(_contents(folder), _contents(whole))
+
+
+class KillWorkers(KillTraining):
+    """``localscale train folder`` with two data workers, of which one is killed: one sentence, then ``--resume``."""
+
+    name = "kill-workers"
+    about = "SIGKILL to a data worker of a training, then --resume"
+    goal = 50
+    share = 1.0
+
+    def prepare(self, folder: Path) -> None:
+        self.begin(folder)
+        recipe = recipe_of(folder, FineTune())
+        data = FolderData(
+            train_root=write_photographs(folder / "train"),
+            val_root=write_photographs(folder / "val"),
+            image_size=32,
+            variants=1,
+            workers=2,
+            check_images=False,
+        )
+        self.measure({"folder": partial(_train, dataclasses.replace(recipe, data=data))})
+
+    def trial(self, draw: Random) -> str | None:
+        seconds, second = draw.uniform(0, self.seconds["folder"]), draw.random() < 0.5
+        with tempfile.TemporaryDirectory(dir=self.folder) as parent:
+            folder, told = Path(parent) / "run", Path(parent) / "told.txt"
+            failure = completed(
+                partial(_told, partial(self.kinds["folder"], folder), told),
+                self.output,
+                lambda pid: _kill_worker(pid, seconds, second=second),
+            )
+            where = f"after {seconds:.3f} seconds"
+            if failure:
+                return f"a worker killed {where} ends the training with {failure}"
+            sentence = told.read_text(encoding="utf-8") if told.exists() else ""
+            if sentence and not sentence.startswith("a process that loads images"):
+                return f"a worker killed {where} is explained as {sentence}"
+            failure = completed(partial(self.kinds["folder"], folder), self.output)
+            if failure:
+                return f"the training does not continue after a worker was killed {where}: {failure}"
+            found = self.difference(folder, self.folder / "whole-folder")
+            return f"a worker killed {where}: {found}" if found else None
 
 
 class KillReproduce(Campaign):
@@ -220,6 +266,25 @@ def _train(recipe: Recipe, folder: Path) -> None:
     train(recipe, folder, resume=True, cpu=True, checkpoint_seconds=0)
 
 
+def _told(work: Callable[[], object], told: Path) -> None:
+    """Do ``work``; an expected error writes its sentence."""
+    try:
+        work()
+    except LocalScaleError as error:
+        told.write_text(str(error), encoding="utf-8")
+
+
+def _kill_worker(pid: int, seconds: float, *, second: bool) -> None:
+    """Kill the first or second child of a process after some seconds, as soon as it has any and while it runs."""
+    time.sleep(seconds)
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+        if children:
+            os.kill(int(children[min(second, len(children) - 1)]), signal.SIGKILL)
+            return
+        time.sleep(0.001)
+
+
 def _reproduce(cells: list[Cell], engine: str) -> None:
     if engine == "forked":  # this process is a fork, so that nothing else is changed
         subprocess.Popen = Forked  # type: ignore[assignment,misc]
@@ -251,6 +316,17 @@ def write_digits(folder: Path) -> Path:
             sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
             header = bytes([0, 0, 8, values.dim()]) + sizes
             (root / f"{name}-{kind}-ubyte").write_bytes(header + values.contiguous().numpy().tobytes())
+    return root
+
+
+def write_photographs(root: Path) -> Path:
+    """Write six images of noise in two classes."""
+    generator = torch.Generator().manual_seed(0)
+    for name in ("one", "two"):
+        (root / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = torch.randint(256, (40, 36, 3), generator=generator).byte().numpy()
+            (root / name / f"{number}.png").write_bytes(encode_image(pixels))
     return root
 
 

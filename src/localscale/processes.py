@@ -62,7 +62,7 @@ def _lost_worker(error: Exception, resume: str, fewer: str) -> LocalScaleError |
         return None
     number = next((found[1] for found in lost if found[1]), None)
     why = {
-        None: "ended",
+        None: "ended unexpectedly, perhaps because memory ran out",
         "Killed": "was killed, perhaps because memory ran out",
         "Bus error": "ended with a bus error, perhaps because shared memory ran out",
     }.get(number, f"was ended by a signal ({number})")
