@@ -353,4 +353,7 @@ def _contents(folder: Path) -> dict[str, object]:
 
 def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str | None:
     names = [name for name in itertools.chain(found, wanted) if found.get(name) != wanted.get(name)]
-    return f"{len(set(names))} differences, the first in {names[0]}" if names else None
+    if not names:
+        return None
+    first = f"{names[0]}, {found.get(names[0])!s:.200} instead of {wanted.get(names[0])!s:.200}"
+    return f"{len(set(names))} differences, the first in {first}"

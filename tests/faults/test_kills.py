@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.faults import CAMPAIGNS
 from benchmarks.faults.campaign import Tally, run
+from localscale.checkpoints import read_state
 from localscale.lab.data.generation.store import Store
-from localscale.lab.training.loop import Loop
+from localscale.lab.training import runner
 
 
 def tried(name: str, most: int, first: int = 0) -> Tally:
@@ -31,11 +32,8 @@ def test_trainings_are_killed_and_end_the_same():
 
 
 @pytest.mark.slow
-def test_a_training_that_continues_elsewhere_is_reported(monkeypatch: pytest.MonkeyPatch):
-    def restore(loop: Loop, position: object) -> None:
-        loop.position.step = position.step  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(Loop, "restore", restore)
+def test_a_training_that_forgets_its_weights_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "read_checkpoint", lambda path, model, optimizer: read_state(path))
     tally = tried("kill-training", 6)
     assert any("differences, the first in" in failure for failure in tally.failures.values())
 
@@ -43,12 +41,3 @@ def test_a_training_that_continues_elsewhere_is_reported(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_reproduce_is_killed_and_leaves_nothing_running():
     assert not tried("kill-reproduce", 2, first=3).failures
-
-
-@pytest.mark.slow
-def test_a_training_that_outlives_reproduce_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.faults.killing.end_with_parent", lambda parent: None)
-    monkeypatch.setattr("localscale.lab.training.reproduce.stop_all", list)
-    monkeypatch.setattr("benchmarks.faults.kills.EPOCHS", 400)
-    tally = tried("kill-reproduce", 1, first=3)
-    assert "processes survive" in "".join(tally.failures.values())
