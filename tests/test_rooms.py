@@ -6,9 +6,9 @@ from pathlib import Path
 import localscale
 
 SOURCE = Path(localscale.__file__).parent
-LIBRARY = """errors files tensor_files stopping checkpoints extras machine registry conventions layouts sampling kernels
-maps warp equilibrium canonicalizer adaptation heads metrics fitting testing"""
-LAB = "clusters randomness folders data methods tasks backbones recipes runs training pictures pages"
+LIBRARY = """errors files tensor_files stopping processes checkpoints extras machine registry conventions layouts
+sampling kernels maps warp equilibrium canonicalizer adaptation heads metrics fitting testing"""
+LAB = "children clusters randomness folders data methods tasks backbones recipes runs training pictures pages"
 ORDER = [*LIBRARY.split(), *(f"lab.{name}" for name in LAB.split()), "cli", "__main__"]
 
 

@@ -15,6 +15,7 @@ from benchmarks.faults.disks import FaultyDisks
 from benchmarks.faults.doors import Doors
 from benchmarks.faults.files import DamagedFiles
 from benchmarks.faults.images import OneBadImage
+from benchmarks.faults.kills import KillGenerators, KillReproduce, KillTraining, KillWorkers
 from benchmarks.faults.saves import KilledSaves
 from benchmarks.faults.servers import Servers
 from benchmarks.faults.threads import Threads
@@ -28,6 +29,10 @@ CAMPAIGNS: dict[str, type[Campaign]] = {
     OneBadImage.name: OneBadImage,
     DamagedFiles.name: DamagedFiles,
     KilledSaves.name: KilledSaves,
+    KillGenerators.name: KillGenerators,
+    KillReproduce.name: KillReproduce,
+    KillTraining.name: KillTraining,
+    KillWorkers.name: KillWorkers,
     Servers.name: Servers,
     Threads.name: Threads,
 }

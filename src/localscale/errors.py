@@ -65,7 +65,7 @@ class DataError(LocalScaleError, ValueError):
 
 
 class TrainingError(LocalScaleError, RuntimeError):
-    """Training cannot continue, because values are not finite or memory is exhausted."""
+    """Training cannot continue, because values are not finite, memory is exhausted or a process died."""
 
 
 class OutputError(LocalScaleError, OSError):

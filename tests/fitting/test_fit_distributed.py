@@ -1,11 +1,19 @@
 """``fit`` in two processes: every process counts the steps of its own share."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_processes import die, together
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import localscale
+from localscale.errors import TrainingError
 
 PROGRAM = """
 import sys
@@ -33,3 +41,27 @@ def test_two_processes_train_to_the_end(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert len((tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+def fit_until_the_second_dies(folder: Path) -> None:
+    torch.manual_seed(0)
+    data = TensorDataset(torch.rand(8, 3, 8, 8), torch.arange(8) % 3)
+
+    def after_epoch(report: Any) -> None:
+        if os.environ["RANK"] == "1":
+            die()
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    try:
+        localscale.fit(model, DataLoader(data), epochs=3, cpu=True, progress=False, out=folder, callbacks=[after_epoch])
+    except TrainingError as error:
+        (folder / "told.txt").write_text(str(error), encoding="utf-8")
+        raise SystemExit(1) from None
+
+
+def test_the_death_of_one_process_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
+    together(fit_until_the_second_dies, tmp_path, ends=(1, -signal.SIGKILL), seconds=60)
+    told = (tmp_path / "told.txt").read_text(encoding="utf-8")
+    assert told.startswith("process 0 of 2 lost another process of this training, whose own output may say why")
+    assert told.endswith("call ls.fit again, which goes on from the last checkpoint if it has the same out")
+    assert "\n" not in told

@@ -191,7 +191,9 @@ def _measure(model: AdaptedModel, images: Tensor, things: Things | None, steps: 
     seen = features_at(model, images, list(canonicalizers))
     errors, spreads, converged, scores = [], [], [], []
     for path, canonicalizer in canonicalizers.items():
-        errors.append(canonicalizer.size_loss(seen[path], update_trust=False).error)
+        with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
+            torch.manual_seed(0)  # the same scalings if all steps were taken before an interruption
+            errors.append(canonicalizer.size_loss(seen[path], update_trust=False).error)
         report = canonicalizer(seen[path])
         (before, weight_before), (after, weight_after) = report.sizes_before, report.sizes_after
         spreads.append(_deviation(after, weight_after) / _deviation(before, weight_before).clamp_min(1e-6))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from localscale.errors import TrainingError
+from localscale.errors import LocalScaleError, TrainingError
 from localscale.files import write_whole
 
 __all__ = ["Evaluate", "Recipes", "Reproduce", "Tables", "Train", "parse_evaluate", "parse_train"]
@@ -38,6 +38,8 @@ class Where:
     """Folder of the run; None is runs/RECIPE/seedN."""
     resume: bool = False
     """Continue from the last checkpoint in the folder, or start if there is none."""
+    wait: bool = False
+    """If another process trains in the folder, wait for its end."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Loggers in addition to log.jsonl: tensorboard (extra: train) and wandb, if installed."""
     cpu: bool = False
@@ -84,6 +86,7 @@ class Training:
             recipe,
             folder,
             resume=where.resume,
+            wait=where.wait,
             trackers=where.trackers,
             cpu=where.cpu,
             cuda_graph=where.cuda_graph,
@@ -241,7 +244,11 @@ class Reproduce:
             raise TrainingError("\n".join([f"no run of {self.table} is finished; these failed:", *failed]))
         command = f"localscale {' '.join(sys.argv[1:])}" if len(sys.argv) > 2 else self.table
         target = self.results / f"{self.table.replace('-', '_')}.json"
-        write_whole(target, json.dumps(collect(self.table, cells, command), indent=2) + "\n")
+        try:
+            write_whole(target, json.dumps(collect(self.table, cells, command), indent=2) + "\n")
+        except LocalScaleError as error:  # which must not hide the errors of the runs
+            others = ["these runs failed, too:", *failed] if failed else []
+            raise type(error)("\n".join([str(error), *others])) from error
         print(
             f"{sum(cell.finished() for cell in cells)} of {len(cells)} runs in {target}; localscale tables renders it"
         )

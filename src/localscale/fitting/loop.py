@@ -26,14 +26,17 @@ from localscale.fitting.settings import Callback, EpochReport, FitSettings, Fitt
 from localscale.fitting.targets import check_classes, task_loss
 from localscale.fitting.traps import Gradients, batch_norm_explained, warn_about_masks, warn_about_teaching
 from localscale.fitting.validation import validate
+from localscale.processes import explained
 from localscale.stopping import StopRequest
 
 __all__ = ["fit"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 logger = logging.getLogger(__name__)
+RESUME = "call ls.fit again, which goes on from the last checkpoint if it has the same out"
 
 
+@explained(RESUME)
 def fit(
     model: nn.Module,
     train_loader: Iterable[Any],
@@ -64,7 +67,8 @@ def fit(
     holds of an adapted model, ``AdaptedModel.from_pretrained`` loads.
 
     If the loss or its gradient is not finite in some epoch, training ends, and the model has the weights of the best
-    epoch before it; without such an epoch ``TrainingError`` is raised.
+    epoch before it; without such an epoch ``TrainingError`` is raised. The death of a data worker or of another
+    process is a ``TrainingError``, too, and a file that a data worker cannot read a ``DataError``.
 
     Args:
         model: an adapted model, or any other as its control.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
+import logging
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,17 +19,22 @@ from localscale.files import reason_of
 
 __all__ = ["differences", "locked", "stays_inside"]
 
+logger = logging.getLogger(__name__)
+
+HELD: set[int] = set()  # descriptors of this process that hold a lock
+
 
 @contextlib.contextmanager
 def locked(folder: Path, *, activity: str, patience: float = 0.0) -> Iterator[int]:
     """Create ``folder`` if it is missing and hold an exclusive lock on it; yield the descriptor that holds the lock.
 
-    The operating system releases the lock when the last duplicate of the descriptor is closed, also after a crash.
+    The operating system releases the lock when the last duplicate of the descriptor is closed, also after a crash. A
+    forked process, such as a data worker, gives its duplicate up at once, because it may outlive this process.
 
     Args:
         folder: the folder to lock.
         activity: words for the error "another process is …", such as ``"training in"``.
-        patience: seconds to wait for another process before raising ``OutputError``.
+        patience: seconds to wait for another process before raising ``OutputError``; infinity waits for its end.
     """
     try:
         if folder.is_file():
@@ -40,19 +48,36 @@ def locked(folder: Path, *, activity: str, patience: float = 0.0) -> Iterator[in
             f"{folder} cannot be created: {reason_of(error)}; choose a folder you can write to with --out"
         ) from error
     try:
+        _close_in_forks()
+        HELD.add(descriptor)
         _wait_for_lock(descriptor, folder, activity, time.monotonic() + patience)
         yield descriptor
     finally:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+        if descriptor in HELD:  # else this is a fork that has closed it
+            HELD.remove(descriptor)
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+@functools.cache
+def _close_in_forks() -> None:
+    def close() -> None:
+        while HELD:
+            os.close(HELD.pop())
+
+    os.register_at_fork(after_in_child=close)
 
 
 def _wait_for_lock(descriptor: int, folder: Path, activity: str, deadline: float) -> None:
+    said = deadline < math.inf
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError as error:
+            if not said:
+                logger.warning("another process is %s %s; waiting for its end", activity, folder)
+                said = True
             if time.monotonic() >= deadline:
                 raise OutputError(
                     f"another process is {activity} {folder}; wait for it, or choose another folder with --out"

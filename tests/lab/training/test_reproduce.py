@@ -1,9 +1,16 @@
+import contextlib
 import json
+import signal
+import subprocess
+import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_processes import wait_for
+from toy_processes import children
 
 from localscale.cli import main
 from localscale.cli.training import parse_train
@@ -24,6 +31,13 @@ SMALL = (
 def finish(cell: Cell, **result: object) -> None:
     cell.folder.mkdir(parents=True)
     Run(cell.folder).result_file.write_text(json.dumps(result))
+
+
+def running(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def planned(table: str, folder: Path) -> dict[str, Cell]:
@@ -113,16 +127,23 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
     finish(cells[0])
     ran = []
 
-    def pretend(cell: Cell) -> str:
-        ran.append(cell.folder)
-        if cell.start is not None and not Run(cell.start).result_file.exists():
-            return f"{cell.folder}: not finished"
-        if cell.line.name == "aug":
-            return f"{cell.folder}: exit status 1"
-        finish(cell)
-        return ""
+    class Pretended:
+        child = None
 
-    monkeypatch.setattr("localscale.lab.training.reproduce.run_cell", pretend)
+        def __init__(self, cell: Cell) -> None:
+            ran.append(cell.folder)
+            self.cell = cell
+
+        def message(self) -> str:
+            if self.cell.start is not None and not Run(self.cell.start).result_file.exists():
+                return f"{self.cell.folder}: not finished"
+            if self.cell.line.name == "aug":
+                return f"{self.cell.folder}: exit status 1"
+            finish(self.cell)
+            return ""
+
+    monkeypatch.setattr("localscale.lab.training.reproduce.Attempt", Pretended)
+    monkeypatch.setattr("localscale.lab.training.reproduce.POLL", 0)
     failed = reproduce(cells, Execution(jobs=3))
     assert cells[0].folder not in ran
     assert len(ran) == len(set(ran)) == len(cells) - 1
@@ -187,6 +208,67 @@ def test_lines_are_compared_with_their_control_image_by_image(tmp_path):
     assert found["invariance_error"] == [0, 0, 0]
 
 
+def test_a_broken_result_does_not_hide_the_errors_of_other_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("localscale.lab.training.reproduce.reproduce", lambda *_, **__: ["runs/a: exit status 1"])
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug")
+    finish(cell)
+    Run(cell.folder).result_file.write_text("{")
+    command = ["reproduce", "mnist-tiny", "--seeds", "1", "--only=-aug aug", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match=r"(?s)result.json cannot be read .*these runs failed, too:\s+runs/a: exit"):
+        main([*command, "--results", str(tmp_path)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_trainings_end_with_reproduce(number, digits, tmp_path):
+    """Only the process of reproduce gets the signal, as from ``kill`` or a job scheduler."""
+    slow = (*SMALL, f"data.root={digits}", "epochs=1000000")
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=slow)
+    command = ["reproduce", "mnist-tiny", "--seeds", "1", "--out", str(tmp_path), "--cpu", "--only=-aug aug"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "localscale", *command, "--set", *slow],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        wait_for(Run(cell.folder).log.exists)
+        (child,) = children(process.pid)
+        process.send_signal(number)
+        status = process.wait(30)
+        wait_for(lambda: not running(child), 5)
+    finally:
+        process.kill()
+    assert status == {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGKILL: -9}[number]
+    if number != signal.SIGKILL:
+        assert Run(cell.folder).checkpoint.exists(), "it was asked to stop, and wrote its checkpoint"
+
+
+@pytest.mark.slow
+def test_a_run_that_another_process_still_trains_is_waited_for(digits, tmp_path):
+    (cell,) = plan(
+        "mnist-tiny",
+        seeds=1,
+        out=tmp_path,
+        only="-aug aug",
+        overrides=(*SMALL, f"data.root={digits}"),
+        flags=("--cpu",),
+    )
+    output = cell.folder.with_suffix(".txt")
+
+    def end_when_waited_for() -> None:
+        wait_for(lambda: output.exists() and "another process is training in" in output.read_text())
+        lock.close()
+
+    lock = contextlib.ExitStack()
+    with lock:
+        lock.enter_context(Run(cell.folder).locked())
+        ending = threading.Thread(target=end_when_waited_for)
+        ending.start()
+        assert reproduce([cell], Execution()) == []
+        ending.join()
+    assert cell.finished()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, tmp_path, monkeypatch):
@@ -207,9 +289,13 @@ def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, 
 
 def test_the_message_of_a_failed_run_is_shown(tmp_path):
     (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=("epochs=0",))
+    output = cell.folder.with_suffix(".txt")
+    output.parent.mkdir(parents=True)
+    output.write_text("of an earlier attempt\n")
     (message,) = reproduce([cell], Execution())
     assert "epochs is 0; expected a positive number" in message
-    assert str(cell.folder.with_suffix(".txt")) in message
+    assert str(output) in message
+    assert "earlier" not in message
     missing = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")[-1]
     assert "which is not finished" in reproduce([missing], Execution())[0]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,14 @@ def test_ctrl_c_while_sizes_are_learned_loses_nothing(
     assert result["learned_sizes"] == expected["learned_sizes"]
 
 
+def test_sizes_that_were_learned_before_a_kill_have_the_same_error(digits: Path, tmp_path: Path):
+    recipe, run = tiny(digits, SIZES, epochs=1, train_count=16), Run(tmp_path / "run")
+    expected = train(recipe, tmp_path / "whole", cpu=True)["learned_sizes"]
+    assert killed(recipe, run.folder, die_while_saving, 1)  # what is learned is not saved by this function
+    assert (run.preparation.exists(), run.checkpoint.exists()) == (True, False)
+    assert go_on(recipe, run.folder)["learned_sizes"] == expected
+
+
 def test_sizes_are_learned_once(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe, run = tiny(digits, SIZES, epochs=1, train_count=16), Run(tmp_path / "run")
     assert killed(recipe, run.folder, die_at_step, 1, checkpoint_seconds=3600)
@@ -230,6 +239,13 @@ def test_without_a_checkpoint_it_begins_again(whole: Path, digits: Path, tmp_pat
 def test_nothing_is_left_when_it_is_done(whole: Path):
     names = {"log.jsonl", "outcomes.safetensors", "recipe.json", "result.json", "weights.safetensors"}
     assert {path.name for path in whole.iterdir()} == names
+
+
+def test_a_run_that_was_killed_after_its_result_leaves_nothing_either(whole: Path, digits: Path, tmp_path: Path):
+    run = Run(shutil.copytree(whole, tmp_path / "run"))
+    run.checkpoint.touch()  # removed after the result is written
+    go_on(recipe_of(digits, "plain"), run.folder)
+    assert not run.checkpoint.exists()
 
 
 # Folders that are finished, in use, or not a run

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_imagenet import write_discs, write_scaled_discs
-from tiny_processes import together
-from tiny_recipes import COMPOSE, log_of, tiny
+from tiny_processes import die_at_step, die_while_evaluating, together
+from tiny_recipes import COMPOSE, STEPS, log_of, tiny
 
 from localscale.canonicalizer import DECConfig, SizeNetwork
 from localscale.equilibrium import Picard
+from localscale.errors import TrainingError
 from localscale.lab.methods import SizeEquilibrium
 from localscale.lab.recipes import Recipe
 from localscale.lab.runs import Run
@@ -93,6 +95,35 @@ def test_two_read_images_as_one(tmp_path: Path):
     assert one["per_scale"] == two["per_scale"]
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=1e-3)
     assert furthest(tmp_path) < 3e-4  # sums in another order, which Adam enlarges
+
+
+def die_as(rank: int, at: str, recipe: Recipe, folder: Path) -> None:
+    """Train until the process ``rank`` dies; the other writes the error that it ends with."""
+    if int(os.environ["RANK"]) == rank:
+        {"step": lambda: die_at_step(STEPS + 2), "evaluation": lambda: die_while_evaluating(None)}[at]()
+    try:
+        train(recipe, folder, cpu=True, checkpoint_seconds=0)
+    except TrainingError as error:
+        folder.with_suffix(".txt").write_text(str(error))
+        raise SystemExit(1) from None
+
+
+@pytest.mark.parametrize(("rank", "at"), [(0, "step"), (1, "step"), (1, "evaluation")])
+def test_the_death_of_one_ends_the_other_and_loses_nothing(rank: int, at: str, digits: Path, tmp_path: Path):
+    recipe, ends = tiny(digits, epochs=2), (-signal.SIGKILL, 1)
+    together(die_as, rank, at, recipe, tmp_path / "run", ends=ends if rank == 0 else ends[::-1], seconds=60)
+    told = (tmp_path / "run.txt").read_text()
+    assert told.startswith(f"process {1 - rank} of 2 lost another process of this training")
+    assert told.endswith("run the same command again with --resume, which goes on from the last checkpoint")
+    assert "\n" not in told
+    together(go_on, recipe, tmp_path / "run")
+    together(go_on, recipe, tmp_path / "whole")
+    one, two = (load_file(Run(tmp_path / name).weights) for name in ("run", "whole"))
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+
+
+def go_on(recipe: Recipe, folder: Path) -> None:
+    train(recipe, folder, cpu=True, resume=True)
 
 
 def answer_one_question(recipe: Recipe, folder: Path) -> None:

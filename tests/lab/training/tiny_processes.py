@@ -121,15 +121,17 @@ def _be_one_of(world: int, rank: int, port: int, work: Callable[..., None], argu
     work(*arguments)
 
 
-def together(work: Callable[..., None], *arguments: Any, world: int = 2) -> None:
-    """Run ``work`` in ``world`` processes of one process group, as ``accelerate launch`` does."""
+def together(
+    work: Callable[..., None], *arguments: Any, world: int = 2, ends: tuple[int, ...] = (0, 0), seconds: float = 120
+) -> None:
+    """Run ``work`` in ``world`` processes of one process group, as ``accelerate launch`` does; check how each ends."""
     port = free_port()
     processes = [start(_be_one_of, world, rank, port, work, arguments) for rank in range(world)]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + seconds
     try:
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
-        assert [process.exitcode for process in processes] == [0] * world
+        assert tuple(process.exitcode for process in processes) == ends
     finally:
         for process in processes:
             process.kill()

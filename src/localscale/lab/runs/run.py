@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +65,12 @@ class Run:
         return _read_json(self.result_file) if self.result_file.exists() else None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the folder against other processes; the lock ends with this process, even if it is killed."""
-        with locked(self.folder, activity="training in"):
+    def locked(self, *, wait: bool = False) -> Iterator[None]:
+        """Lock the folder against other processes; the lock ends with this process, even if it is killed.
+
+        If another process has the lock, ``wait`` waits for its end; otherwise ``OutputError`` is raised.
+        """
+        with locked(self.folder, activity="training in", patience=math.inf if wait else 0.0):
             with errors_as(OutputError, f"{self.folder} cannot be written"):
                 for draft in self.folder.glob(".*.part"):  # left by processes that were killed while writing
                     draft.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
+from localscale.lab.children import ending_workers
 from localscale.lab.data.class_folders import ClassFolders, hold_out, leave_out_broken, list_class_folders
 from localscale.lab.data.images import read_image
 from localscale.lab.methods.augmentation import RandomScaling
@@ -150,7 +151,9 @@ class FolderTask(Task):
         errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
         outcomes = OutcomeRecorder(len(self.val), device=device)
         mine = list(shard.of(len(self.val)))
-        reader = DataLoader(Central(self, mine), batch_size=self.batch_size, num_workers=data.workers)
+        reader = DataLoader(
+            Central(self, mine), batch_size=self.batch_size, num_workers=data.workers, worker_init_fn=ending_workers()
+        )
         bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
         with torch.no_grad(), bar:
             for index, pixels, labels in reader:

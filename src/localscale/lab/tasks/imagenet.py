@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError, DataError
+from localscale.lab.children import ending_workers
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
@@ -119,7 +120,12 @@ class ImageNetTask(Task):
         outcomes = OutcomeRecorder(len(groups), len(scales), device)
         mine = list(shard.of(len(groups)))
         at_once = max(1, 2 * self.batch_size // len(scales))
-        reader = DataLoader(_Groups(self.test, groups, mine), batch_size=at_once, num_workers=self.data.workers)
+        reader = DataLoader(
+            _Groups(self.test, groups, mine),
+            batch_size=at_once,
+            num_workers=self.data.workers,
+            worker_init_fn=ending_workers(),
+        )
         bar = tqdm(total=len(mine), desc="evaluating", unit="group", leave=False, disable=not progress)
         with torch.no_grad(), bar:
             for numbers, images, labels in reader:

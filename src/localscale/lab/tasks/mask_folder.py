@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
+from localscale.lab.children import ending_workers
 from localscale.lab.data.mask_folders import (
     MaskFolder,
     check_mask_folder,
@@ -179,7 +180,12 @@ class MaskFolderTask(Task):
             device=device,
         )
         mine = list(shard.of(len(self.val)))
-        reader = DataLoader(WholeImages(self, mine), batch_size=self.batch_size, num_workers=data.workers)
+        reader = DataLoader(
+            WholeImages(self, mine),
+            batch_size=self.batch_size,
+            num_workers=data.workers,
+            worker_init_fn=ending_workers(),
+        )
         bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
         with torch.no_grad(), bar:
             for index, pixels, labels in reader:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from localscale.errors import ConfigError
+from localscale.lab.children import Child, ended_by_signals, stop_all
 from localscale.lab.clusters import connected
 from localscale.lab.recipes import Recipe, find_recipe
 from localscale.lab.recipes.changes import flags_between
@@ -27,6 +27,7 @@ __all__ = ["Cell", "Execution", "collect", "plan", "reproduce"]
 
 MOST_SEEDS = 1000
 TAIL = 5  # lines of a failed run's output to show
+POLL = 0.1  # seconds between looks at the processes
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Cell:
     def command(self) -> list[str]:
         """Return the arguments of ``localscale`` that train the run, or continue it after an interruption."""
         changes = flags_between(find_recipe(self.recipe.name), self.recipe)
-        return ["train", self.recipe.name, *changes, *self.arguments, "--out", str(self.folder), "--resume", "--quiet"]
+        where = ["--out", str(self.folder), "--resume", "--wait", "--quiet"]
+        return ["train", self.recipe.name, *changes, *self.arguments, *where]
 
     def command_line(self) -> str:
         """Return the same command as text for a shell."""
@@ -119,77 +121,99 @@ def _as_flag(override: str) -> tuple[str, str]:
 
 
 def reproduce(cells: list[Cell], execution: Execution, *, progress: bool = False) -> list[str]:
-    """Run the cells that are not finished; return a message for each run that failed or could not begin."""
+    """Run the cells that are not finished; return a message for each run that failed or could not begin.
+
+    With ``progress``, each message is also printed at once. All runs end with this process, also if it is killed; what
+    another process still runs is waited for.
+    """
     if execution.jobs < 1:
         raise ConfigError(f"--jobs is {execution.jobs}; expected at least 1")
     todo = [cell for cell in cells if not cell.finished()]
     bar = tqdm(total=len(cells), initial=len(cells) - len(todo), desc="runs", unit="run", disable=not progress)
-    with bar:
-        return (_on_ray if execution.engine == "ray" else _here)(todo, execution, bar.update)
-
-
-def _here(todo: list[Cell], execution: Execution, done: Callable[[], object]) -> list[str]:
-    """Run ``jobs`` processes at a time on this machine, each after the run it starts from."""
-    waiting, failed = list(todo), []
-    running: dict[Future[str], Cell] = {}
-    with ThreadPoolExecutor(execution.jobs) as pool:
-        while waiting or running:
-            unfinished = {cell.folder for cell in [*waiting, *running.values()]}
-            for cell in [c for c in waiting if c.start not in unfinished][: execution.jobs - len(running)]:
-                waiting.remove(cell)
-                running[pool.submit(run_cell, cell)] = cell
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                running.pop(future)
-                failed += [future.result()] if future.result() else []
-                done()
+    run, failed = (_on_ray if execution.engine == "ray" else _here), []
+    with bar, ended_by_signals(), contextlib.closing(run(todo, execution)) as messages:
+        for message in messages:
+            if message:
+                failed.append(message)
+                if progress:
+                    bar.write(message, file=sys.stderr)
+            bar.update()
     return failed
 
 
-def _on_ray(todo: list[Cell], execution: Execution, done: Callable[[], object]) -> list[str]:
+def _here(todo: list[Cell], execution: Execution) -> Generator[str, None, None]:
+    """Run ``jobs`` processes at a time on this machine, each after the run it starts from; yield what ``Attempt`` says.
+
+    No thread waits for a process, because the kernel ends a child with the thread that made it.
+    """
+    waiting, running = list(todo), list[Attempt]()
+    try:
+        while waiting or running:
+            unfinished = {cell.folder for cell in [*waiting, *(attempt.cell for attempt in running)]}
+            for cell in [c for c in waiting if c.start not in unfinished][: execution.jobs - len(running)]:
+                waiting.remove(cell)
+                running.append(Attempt(cell))
+            for attempt in list(running):
+                message = attempt.message()
+                if message is not None:
+                    running.remove(attempt)
+                    yield message
+            time.sleep(POLL)
+    finally:
+        stop_all(attempt.child for attempt in running if attempt.child is not None)
+
+
+def _on_ray(todo: list[Cell], execution: Execution) -> Generator[str, None, None]:
     """Run the cells as tasks of a Ray cluster whose machines share the file system of the runs."""
     with connected(execution.address) as ray:
         task = ray.remote(num_gpus=execution.gpus_per_run, max_retries=2)(_after)
         tasks: dict[Path, Any] = {}
         for cell in todo:  # a cell comes after the one it starts from
             tasks[cell.folder] = task.remote(cell, tasks.get(cell.start) if cell.start else None)
-        failed, left = [], list(tasks.values())
+        left = list(tasks.values())
         while left:
             ready, left = ray.wait(left)
-            failed += [message for message in ray.get(ready) if message]
-            done()
-    return failed
+            yield from ray.get(ready)
 
 
 def _after(cell: Cell, before: Any) -> str:
     """Run a cell; Ray first waits for its argument ``before``, the result of the cell that this one starts from."""
-    return run_cell(cell)
+    (message,) = _here([cell], Execution())
+    return message
 
 
-def run_cell(cell: Cell) -> str:
-    """Run one cell in a process of its own; return an empty text, or a message about the failure."""
-    if cell.start is not None and Run(cell.start).result() is None:
-        return f"{cell.folder}: this run starts from {cell.start}, which is not finished"
-    cell.folder.parent.mkdir(parents=True, exist_ok=True)
-    output = cell.folder.with_suffix(".txt")
-    with output.open("a", encoding="utf-8") as sink:
-        environment = {"OMP_NUM_THREADS": "2", **os.environ}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "localscale", *cell.command()],
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-        try:
-            while process.poll() is None:
-                time.sleep(0.1)
-        finally:
-            process.terminate()  # Ctrl-C must not leave a process behind
-            process.wait()
-    if process.returncode == 0:
-        return ""
-    last = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-TAIL:]
-    return "\n  ".join([f"{cell.folder}: exit status {process.returncode}; {output}", *last])
+class Attempt:
+    """One cell in a process of its own, which continues the run or waits for the process that still trains it."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self.output = cell, cell.folder.with_suffix(".txt")
+        self.child: Child | None = None
+        if self._can_begin():
+            cell.folder.parent.mkdir(parents=True, exist_ok=True)
+            self._printed = self.output.stat().st_size if self.output.exists() else 0  # by earlier attempts
+            threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "2"}
+            self.child = Child("localscale", cell.command(), self.output, **threads)
+
+    def _can_begin(self) -> bool:
+        return self.cell.start is None or Run(self.cell.start).result() is not None
+
+    def message(self) -> str | None:
+        """Return None while the process runs, an empty text after its success, or a message about the failure."""
+        if self.child is None:
+            return f"{self.cell.folder}: this run starts from {self.cell.start}, which is not finished"
+        status = self.child.status()
+        if not status:
+            return None if status is None else ""
+        with self.output.open("rb") as file:
+            file.seek(self._printed)
+            last = file.read().decode(errors="replace").strip().splitlines()[-TAIL:]
+        return "\n  ".join([f"{self.cell.folder}: {_exit(status)}; {self.output}", *last])
+
+
+def _exit(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    return f"killed by signal {-status}; if memory ran out, take fewer --jobs; the same command continues the run"
 
 
 def _budget(folder: Path) -> int:

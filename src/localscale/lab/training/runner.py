@@ -29,6 +29,7 @@ from localscale.lab.tasks.outcomes import OUTCOMES, Outcomes
 from localscale.lab.training.evaluation import evaluate
 from localscale.lab.training.loop import Epoch, Loop, Position
 from localscale.machine import machine, versions
+from localscale.processes import explained
 
 __all__ = ["evaluate_run", "make_backbone", "train"]
 
@@ -36,13 +37,18 @@ logger = logging.getLogger(__name__)
 
 TRACKERS = {"tensorboard": "train", "wandb": "wandb"}  # each with the extra that installs it
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "accelerate", "torchmetrics")
+RESUME = "run the same command again with --resume, which goes on from the last checkpoint"
+AGAIN = "run the same command again"
+FEWER = "fewer --data.workers"
 
 
+@explained(RESUME, FEWER)
 def train(
     recipe: Recipe,
     folder: Path,
     *,
     resume: bool = False,
+    wait: bool = False,
     trackers: tuple[str, ...] = (),
     cpu: bool = False,
     cuda_graph: bool = True,
@@ -56,6 +62,7 @@ def train(
         recipe: the recipe to train.
         folder: the run's folder, new or empty unless ``resume``.
         resume: continue from the last checkpoint in the folder, or start if there is none.
+        wait: if another process trains in the folder, wait for its end instead of raising ``OutputError``.
         trackers: any of ``"tensorboard"`` and ``"wandb"``; ``log.jsonl`` is always written.
         cpu: run on the CPU even if a GPU is available.
         cuda_graph: on one GPU, record a step as a CUDA graph and replay it, which makes small backbones several times
@@ -68,7 +75,7 @@ def train(
     recipe.check()
     run = Run(folder)
     accelerator = _accelerator(recipe, run, trackers, cpu=cpu)
-    with run.locked() if accelerator.is_main_process else contextlib.nullcontext():
+    with run.locked(wait=wait) if accelerator.is_main_process else contextlib.nullcontext():
         if accelerator.is_main_process:
             run.claim(recipe, resume=resume)
         accelerator.wait_for_everyone()
@@ -86,6 +93,8 @@ def train(
                 compile_blocks=compile_blocks,
                 progress=show,
             )
+        elif accelerator.is_main_process:
+            run.checkpoint.unlink(missing_ok=True)  # the run was killed between its result and this
         accelerator.end_training()
     return found
 
@@ -277,6 +286,7 @@ def _start_from(backbone: nn.Module, recipe: Recipe, classes: int) -> None:
         unwrap()
 
 
+@explained(AGAIN, FEWER)
 def evaluate_run(
     folder: Path, recipe: Recipe, *, cpu: bool = False, cuda_graph: bool = True, progress: bool = False
 ) -> dict[str, Any]:
