@@ -26,12 +26,10 @@ def read_folder(folder: Path) -> tuple[Tensor, Tensor]:
     """Return photographs ``(N, 3, SIDE, SIDE)`` and labels: 1 animal, 0 background, 255 border."""
     masks = random.Random(0).sample(sorted(folder.rglob("*_trimap.png")), TRAIN + TEST)
     colour = [Image.open(str(path).replace("_trimap.png", ".jpg"), formats=["JPEG"]).convert("RGB") for path in masks]
+    known = [Image.open(path, formats=["PNG"]).resize((SIDE, SIDE), Image.Resampling.NEAREST) for path in masks]
     pixels = np.stack([image.resize((SIDE, SIDE), Image.Resampling.BOX) for image in colour])
-    trimaps = np.stack(
-        [Image.open(path, formats=["PNG"]).resize((SIDE, SIDE), Image.Resampling.NEAREST) for path in masks]
-    )
-    labels = np.where(trimaps == 128, BORDER, trimaps == 255)
-    return torch.from_numpy(pixels).movedim(3, 1) / 127.5 - 1, torch.from_numpy(labels).long()
+    labels = torch.from_numpy(np.where(np.stack(known) == 128, BORDER, np.stack(known) == 255)).long()
+    return torch.from_numpy(pixels).movedim(3, 1) / 127.5 - 1, labels
 
 
 def draw_discs() -> tuple[Tensor, Tensor]:

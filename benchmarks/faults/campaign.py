@@ -56,13 +56,15 @@ class Tally:
         return self.tried - len(self.failures)
 
 
-def run(campaign: Campaign, seeds: Iterator[int], *, seconds: float, most: int | None = None) -> Tally:
+def run(
+    campaign: Campaign, seeds: Iterator[int], *, seconds: float, most: int | None = None, progress: bool = True
+) -> Tally:
     """Run trials from ``seeds`` until ``seconds`` have passed or ``most`` were tried."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix=f"faults-{campaign.name}-") as folder:
         campaign.prepare(Path(folder))
         started = time.monotonic()
-        with tqdm(total=most, desc=campaign.name, unit="trial", leave=False) as bar:
+        with tqdm(total=most, desc=campaign.name, unit="trial", leave=False, disable=not progress) as bar:
             for seed in seeds:
                 if tally.tried == most or time.monotonic() - started > seconds:
                     break

@@ -132,8 +132,8 @@ class OneBadImage(Campaign):
 
     name = "images"
     about = "one bad image among 64, every update × solver × family × 5 backbones"
-    goal = 600
-    share = 1.5
+    goal = 400
+    share = 2.0
     bases: ClassVar[dict[str, nn.Module]] = {}
 
     def prepare(self, folder: Path) -> None:

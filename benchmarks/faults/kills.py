@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import io
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -38,6 +37,7 @@ from localscale.canonicalizer import DECConfig, SizeNetwork
 from localscale.cli import main
 from localscale.equilibrium import Picard
 from localscale.errors import LocalScaleError
+from localscale.files import unseal
 from localscale.lab.data.generation import Job, generate
 from localscale.lab.data.images import encode_image
 from localscale.lab.data.mnist.job import MNISTOptions, mnist_job
@@ -106,7 +106,7 @@ class KillGenerators(Resumed):
 
     name = "kill-generators"
     about = "SIGKILL to a generator, then the same command again"
-    goal = 250
+    goal = 280
     share = 1.0
 
     def prepare(self, folder: Path) -> None:
@@ -125,7 +125,7 @@ class KillTraining(Resumed):
     name = "kill-training"
     about = "SIGKILL to a training, then --resume"
     goal = 200
-    share = 2.0
+    share = 4.0
 
     def prepare(self, folder: Path) -> None:
         self.begin(folder)
@@ -142,8 +142,8 @@ class KillWorkers(KillTraining):
 
     name = "kill-workers"
     about = "SIGKILL to a data worker of a training, then --resume"
-    goal = 50
-    share = 1.0
+    goal = 20
+    share = 2.0
 
     def prepare(self, folder: Path) -> None:
         self.begin(folder)
@@ -186,7 +186,7 @@ class KillReproduce(Campaign):
     name = "kill-reproduce"
     about = "SIGKILL, SIGTERM or SIGINT to reproduce, on this machine or on Ray, then the same command again"
     goal = 20
-    share = 4.0
+    share = 5.0
     patience = 240.0
 
     def prepare(self, folder: Path) -> None:
@@ -339,7 +339,7 @@ def _hashes(root: Path) -> dict[str, str]:
 def _contents(folder: Path) -> dict[str, object]:
     """Return the files of a finished run, its log, its metrics and the bytes of its weights, but no durations."""
     run = Run(folder)
-    lines = [json.loads(line) for line in run.log.read_text(encoding="utf-8").splitlines()]
+    lines = map(unseal, run.log.read_text(encoding="utf-8").splitlines())
     found: dict[str, object] = {"files": sorted(path.name for path in folder.iterdir())}
     for number, line in enumerate(lines):
         found[f"log {number}"] = {name: value for name, value in line.items() if name != "seconds"}

@@ -25,7 +25,7 @@ class KilledSaves(Campaign):
     name = "saves"
     about = "kills of save_pretrained and of checkpoint writes"
     goal = 600
-    share = 0.5
+    share = 1.5
     patience = 30.0
     kinds: ClassVar[tuple[Saved, ...]] = (MODEL, MODEL, CHECKPOINT, WEIGHTS)
 

@@ -28,7 +28,8 @@ class Threads(Campaign):
 
     name = "threads"
     about = "one adapted model called by several threads"
-    goal = 300
+    goal = 100
+    share = 1.0
     models: ClassVar[list[ls.AdaptedModel]] = []
 
     def prepare(self, folder: Path) -> None:

@@ -8,7 +8,6 @@ as a registered name (``"anderson"``), as a name with its first field (``"phanto
 from __future__ import annotations
 
 import dataclasses
-import functools
 import numbers
 import re
 import types
@@ -112,13 +111,17 @@ def _fields_of(kind: type[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-@functools.cache
+TYPES: dict[type[Any], dict[str, Any]] = {}  # not functools.cache, of which torch.compile warns
+
+
 def _types_of(kind: type[Any]) -> dict[str, Any]:
-    try:
-        found = typing.get_type_hints(kind)
-    except NameError:  # an annotation that only type checkers can read
-        return {}
-    return {field.name: found[field.name] for field in dataclasses.fields(kind)}
+    if kind not in TYPES:
+        try:
+            found = typing.get_type_hints(kind)
+        except NameError:  # an annotation that only type checkers can read
+            found = {}
+        TYPES[kind] = {field.name: found[field.name] for field in dataclasses.fields(kind) if field.name in found}
+    return TYPES[kind]
 
 
 def _typed(value: Any, annotation: Any) -> Any:

@@ -41,10 +41,10 @@ def sample_displaced(x: Tensor, displacement: Tensor, moves: Tensor, mode: str =
     dtype = torch.promote_types(x.dtype, displacement.dtype)
     grid = displacement_to_grid_sample(displacement.to(dtype)).expand(len(x), -1, -1, -1)
     sampled = F.grid_sample(x.to(dtype), grid, mode=mode, padding_mode="border", align_corners=True).to(x.dtype)
-    if x.device.type != "cpu":
-        return torch.where(~moves[:, None, None, None], x, sampled)  # in the memory format of x
-    # On a CPU ``moves`` is read, because most batches move as a whole and need no copy.
-    return (sampled if moves.all() else torch.where(~moves[:, None, None, None], x, sampled)).contiguous()
+    # On a CPU ``moves`` is read, because most batches move as a whole. The copy that is saved then has the same layout.
+    if x.device.type == "cpu" and x.is_contiguous() and moves.all():
+        return sampled
+    return torch.where(~moves[:, None, None, None], x, sampled)  # in the memory format of x
 
 
 def _samples_own_pixels(pixels: Tensor) -> Tensor:

@@ -193,7 +193,10 @@ def test_uploading_without_a_token_is_one_sentence(hub: Hub):
 
 
 def test_a_repository_of_something_else_is_refused(hub: Hub):
-    hub.repositories["me/text"] = {"README.md": b"a language model", "model.safetensors": b""}
+    hub.repositories["me/text"] = {
+        "README.md": b"a language model",
+        "model.safetensors": save({"weight": torch.zeros(1)}),
+    }
     with pytest.raises(CheckpointError, match=r"^no config\.json in "):
         AdaptedModel.from_pretrained("me/text")
 
@@ -270,6 +273,7 @@ def test_a_configuration_cannot_ask_for_code(tmp_path: Path):
     unsafe = {"auto_map": {"AutoModel": "evil--code.Model"}, "attn_implementation": "evil/kernel"}
     unsafe |= {"_attn_implementation": "evil/kernel", "_name_or_path": "/etc"}
     spoil(tmp_path, arguments={"config": {**settings, **unsafe}})
+    save_file(load_file(tmp_path / "model.safetensors"), tmp_path / "model.safetensors")  # so config.json counts
     again = AdaptedModel.from_pretrained(tmp_path)
     assert_same_answers(model, again)
     assert "evil" not in again.config.to_json_string() + again.config._attn_implementation

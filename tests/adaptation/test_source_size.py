@@ -7,6 +7,7 @@ import pytest
 import torch
 import torchvision
 from backbones import RESNET, VIT, sized
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import localscale as ls
@@ -215,7 +216,8 @@ def test_it_is_saved_and_loaded(tmp_path: Path):
     assert described["source_size"] == [96, 128]
     config = json.loads((tmp_path / "config.json").read_text())
     assert config.pop("source_size") == [96, 128]
-    (tmp_path / "config.json").write_text(json.dumps(config))  # as older versions wrote it
+    (tmp_path / "config.json").write_text(json.dumps(config))  # as older versions wrote both files
+    save_file(load_file(tmp_path / "model.safetensors"), tmp_path / "model.safetensors")
     assert AdaptedModel.from_pretrained(tmp_path, VIT.build()).source_size is None
     (tmp_path / "config.json").write_text(json.dumps(config | {"source_size": [8, 8]}))
     with pytest.raises(CheckpointError, match="source_size is 8×8"):

@@ -97,7 +97,7 @@ def test_unknown_family_names_the_near_miss():
 def test_values_out_of_range_are_named(family: str):
     with pytest.raises(MapError, match=r"strength is -0\.1; expected a finite number, 0 or more"):
         random_map(strength=-0.1, family=family)
-    with pytest.raises(MapError, match="batch is 0; expected at least 1"):
+    with pytest.raises(MapError, match="batch is 0; expected an integer, at least 1"):
         random_map(0, family=family)
     for temperature in (0.0, -1.0):
         with pytest.raises(MapError, match=f"temperature is {temperature}; expected a positive number"):

@@ -106,7 +106,7 @@ class Canonicalizer(nn.Module):
                 f"features have shape {tuple(features.shape)} and dtype {features.dtype}; "
                 "expected floating point, and at least one image of at least 1×1 pixels"
             )
-        weight = next(self.parameters())
+        weight = next(self.parameters(), features)  # a network of one's own may have no parameters
         if features.device != weight.device:
             raise ShapeError(
                 f"features are on {features.device} and the canonicalizer on {weight.device}; move one with .to(device)"

@@ -23,6 +23,7 @@ from localscale.conventions import coordinates, lattice, resize
 from localscale.errors import ConfigError, ShapeError, near_misses
 from localscale.maps.grid import GridMap
 from localscale.maps.similarity import SOFTEST, STIFFEST, map_from_scales
+from localscale.registry import check_types
 
 __all__ = ["WEIGHTS", "SizeEstimator", "SizeNetwork", "edge_weight"]
 
@@ -98,7 +99,7 @@ class SizeNetwork(NetworkSettings):
     absolute: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_types(self, but=("weight",))  # which has an error of its own
         if self.width < 8 or self.width % 8:
             raise ConfigError(f"width is {self.width}; expected a positive multiple of 8")
         if self.blocks < 0:

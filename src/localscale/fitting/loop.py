@@ -260,7 +260,7 @@ class _Fitting:
             warnings.warn(
                 f"the canonicalizer at {site} received no gradient in this whole epoch, so it learns nothing; check "
                 "detached, and that your loss depends on it",
-                stacklevel=4,  # where fit was called
+                stacklevel=5,  # where fit was called
             )
         loss = torch.as_tensor(at.loss, device=self.accelerator.device) / self.steps
         mean = float(self.accelerator.reduce(loss, "mean"))

@@ -33,13 +33,13 @@ def warn_about_teaching(model: nn.Module, *, size_weight: float, own_loss: bool)
                     f"the size network at {path} has not learned sizes, so the model ignores them: call "
                     "ls.learn_sizes(model, train_loader) first, or with more steps; or pass size_weight=1.0 to learn "
                     "them along",
-                    stacklevel=4,  # where fit was called
+                    stacklevel=5,  # where fit was called
                 )
         elif path in model.dec_config.detached and not own_loss:
             warnings.warn(
                 f"nothing teaches the canonicalizer at {path}: detached={model.dec_config.detached} keeps the task's "
                 "loss from it; leave detached out, or pass a loss of your own that teaches it",
-                stacklevel=4,  # where fit was called
+                stacklevel=5,  # where fit was called
             )
 
 

@@ -35,7 +35,7 @@ def family_of(name: str) -> type[FamilyMap]:
 
 
 def _check_batch_and_dtype(batch: int, dtype: torch.dtype) -> None:
-    if type(batch) is not int or batch < 1:
+    if not isinstance(batch, int | torch.SymInt) or isinstance(batch, bool) or batch < 1:  # tracing counts by SymInt
         raise MapError(f"batch is {batch!r}; expected an integer, at least 1")
     if dtype not in (torch.float32, torch.float64):
         raise MapError(f"dtype is {dtype}; expected float32 or float64, also for half-precision features")

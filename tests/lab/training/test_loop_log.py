@@ -42,7 +42,9 @@ def test_every_site_is_logged(method: DEC):
             report = loop.model(images, return_report=True)[1]
         scalars.append(loop.one_step(indices.step, indices.samples, (images, labels)))
     sites = {
-        f"{site}/{what}" for site in method.config.sites for what in ("residual", "steps", "displacement", "gradient")
+        f"{site}/{what}"
+        for site in method.config.sites
+        for what in ("residual", "steps", "displacement", "variation", "gradient")
     }
     losses = {"loss", "task", "prior", "supervision"} if method.supervision else {"loss", "task"}
     assert set(scalars[-1]) == sites | losses | {"gradient", "taken"}

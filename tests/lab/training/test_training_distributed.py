@@ -68,7 +68,7 @@ def test_two_train_as_one(digits: Path, tmp_path: Path):
     assert two["invariance_error"] == pytest.approx(one["invariance_error"], rel=3e-4)
     assert furthest(tmp_path) < 3e-4  # sums in another order, which Adam enlarges
     for a, b in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
-        assert b == pytest.approx(a, rel=1e-3, abs=1e-6)
+        assert b == pytest.approx(a, rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.slow
