@@ -100,7 +100,7 @@ def test_values_out_of_range_are_named(family: str):
     with pytest.raises(MapError, match="batch is 0; expected an integer, at least 1"):
         random_map(0, family=family)
     for temperature in (0.0, -1.0):
-        with pytest.raises(MapError, match=f"temperature is {temperature}; expected a positive number"):
+        with pytest.raises(MapError, match=f"temperature is {temperature}; expected a finite number, at least 0.001"):
             random_map(temperature=temperature, family=family)
 
 
