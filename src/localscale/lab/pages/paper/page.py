@@ -149,8 +149,9 @@ def _statements(statements: tuple[Statement, ...]) -> str:
             {
                 "where": each.where,
                 "the paper": each.says,
-                "in the code": ", ".join(f"`{name.removeprefix('localscale.')}`" for name in each.code),
-                "test": f"`{each.test}`" if each.test else "–",
+                "code; test": "; ".join(
+                    (", ".join(f"`{name.removeprefix('localscale.')}`" for name in each.code), f"`{each.test}`")
+                ),
                 "holds": each.holds,
             }
             for each in statements

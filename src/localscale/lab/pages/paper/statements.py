@@ -15,7 +15,7 @@ class Statement:
         where: section of the paper.
         says: what the paper says.
         code: dotted names of the functions and classes that implement it.
-        test: the file that tests it, from the root of the repository; empty if there is none.
+        test: the file that tests it, from the root of the repository.
         holds: whether it holds, or how the library differs.
     """
 
