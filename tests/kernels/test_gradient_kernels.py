@@ -31,8 +31,9 @@ def gradients(canonicalizer: ls.Canonicalizer, features: Tensor, upstream: Tenso
 
 
 def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float = 1e-4) -> None:
+    """Compare relative to the largest value; what is smaller than 3e-6 is rounding of float32 sums."""
     for ours, reference in zip(found, expected, strict=True):
-        assert (ours - reference).abs().max() <= tolerance * reference.abs().max() + 1e-6
+        assert (ours - reference).abs().max() <= tolerance * reference.abs().max() + 3e-6
 
 
 def compare_gradients(monkeypatch: pytest.MonkeyPatch, canonicalizer: ls.Canonicalizer, features: Tensor) -> int:
