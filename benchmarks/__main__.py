@@ -42,14 +42,15 @@ def main() -> None:
     parser.add_argument(
         "--json",
         type=Path,
-        help="file to write (default: results/SUITE_DEVICE.json, or results/SUITE.json for photographs and faults)",
+        help="file to write (default: results/SUITE_DEVICE.json; results/SUITE.json for suites with options below)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="use small sizes, to see that everything runs; the numbers mean nothing"
     )
     parser.add_argument("--render", action="store_true", help="only render results/*.json to docs/results.md")
-    photographs.add_options(parser)
-    faults.add_options(parser)
+    for suite in SUITES.values():
+        if hasattr(suite, "add_options"):
+            suite.add_options(parser)
     arguments = parser.parse_args()
     if arguments.replay:
         print(faults.replay(arguments.replay))
