@@ -31,7 +31,7 @@ def gradients(canonicalizer: ls.Canonicalizer, features: Tensor, upstream: Tenso
 
 
 def assert_close(found: list[Tensor], expected: list[Tensor], tolerance: float = 1e-4) -> None:
-    """Compare relative to the largest value; what is smaller than 3e-6 is rounding of float32 sums."""
+    """Compare relative to the largest value, with a floor of 3e-6: 1.6e-6 was seen and not explained."""
     for ours, reference in zip(found, expected, strict=True):
         assert (ours - reference).abs().max() <= tolerance * reference.abs().max() + 3e-6
 
