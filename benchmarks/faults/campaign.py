@@ -26,7 +26,7 @@ class Campaign(ABC):
     name: ClassVar[str]
     """One word, by which ``--replay`` finds the campaign."""
     about: ClassVar[str]
-    """What is done to what, in a few words, for the table."""
+    """The faults and their target in a few words, for the table."""
     goal: ClassVar[int]
     """The number of trials that a run of ten minutes must reach."""
     share: ClassVar[float] = 1.0
