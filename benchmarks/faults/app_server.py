@@ -37,7 +37,7 @@ class AppServer:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=temporary
         )
-        self.stop = weakref.finalize(self, self.process.terminate)
+        self.stop = weakref.finalize(self, _end, self.process)
         assert self.process.stdout is not None
         line = next((line for line in self.process.stdout if " is open" in line), "")
         self.place = urllib.parse.urlsplit(line.split(" ")[0]).netloc
@@ -89,3 +89,8 @@ class AppServer:
         if self.marker.exists():
             return f"a program was started: {self.marker.read_text().split()[0]}"
         return "the server ended" if self.process.poll() is not None else None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with process:  # waits, and closes the pipe
+        process.kill()
