@@ -1,6 +1,7 @@
-"""Names that every docstring's example may use, and our kernels run by Python where there is no GPU."""
+"""Names that every docstring's example may use, our kernels run by Python where there is no GPU, and Ctrl-C."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 import torch
 
 import localscale
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started by a shell in the background; tests send Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
