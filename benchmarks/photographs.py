@@ -16,6 +16,7 @@ from tqdm import tqdm
 import localscale as ls
 from benchmarks.classifiers import Classifier, find_classifier, load_classifier
 from benchmarks.measurement import ResultTable
+from benchmarks.photograph_evidence import magnified
 from benchmarks.photographs_data import SCENES, SIDE, SOURCE, TEXTURES, Photographs, read_photographs
 from localscale.metrics import paired_difference
 
@@ -55,6 +56,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=SOURCE,
         help="side of the images that adapted models take (default: %(default)s)",
     )
+    options.add_argument(
+        "--evidence",
+        nargs="+",
+        type=float,
+        default=[],
+        metavar="ZOOM",
+        help="also magnify what the classifier's own answer rests on by each of these factors (default: none)",
+    )
     options.add_argument("--batch-size", type=int, default=100, help="images at a time (default: %(default)s)")
     options.add_argument("--limit", type=int, help="measure only so many images (default: all)")
 
@@ -66,6 +75,7 @@ class Study:
     data: Path
     weights: tuple[Path, ...]
     builds: Mapping[str, Build] = field(default_factory=dict)
+    zooms: tuple[float, ...] = ()
     side: int = SOURCE
     batch_size: int = 100
     limit: int | None = None
@@ -84,7 +94,8 @@ class Study:
             "Top-1 accuracy in %. Columns: the share of the visible crop that the largest labelled box fills, and the "
             f"number of images. Every method but “{DIRECT}” starts from the same crop at {SOURCE} px; the base takes "
             f"it reduced to {SIDE} px. Mirror image and two passes: the mean of two softmax outputs, for two passes "
-            f"that of the base and of one pass."
+            f"that of the base and of one pass. Own evidence: the first pass finds what its answer rests on, by a "
+            f"gradient, and the second sees that magnified; {SIDE} px of it are sampled from {SOURCE} px."
         )
         return ResultTable("Frozen classifiers on photographs", note, rows)
 
@@ -116,7 +127,13 @@ class Study:
             crops = [find_classifier(path).crop for path in self.weights]
             photographs = read_photographs(self.data, crops, limit=20 if quick else self.limit)
             outcomes = measure(
-                photographs, self.weights, self.builds, side=self.side, device=device, batch_size=self.batch_size
+                photographs,
+                self.weights,
+                self.builds,
+                zooms=self.zooms,
+                side=self.side,
+                device=device,
+                batch_size=self.batch_size,
             )
             self.found[device] = outcomes, photographs
         return self.found[device]
@@ -131,6 +148,7 @@ def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], R
         arguments.data,
         tuple(arguments.weights),
         builds,
+        tuple(arguments.evidence),
         side=arguments.adapted_side,
         batch_size=arguments.batch_size,
         limit=arguments.limit,
@@ -143,31 +161,34 @@ def described(arguments: argparse.Namespace) -> list[str]:
     options = ["--data DIR", f"--weights {' '.join(path.name for path in arguments.weights)}"]
     options += [f"--adapt {' '.join(arguments.adapt)}"] if arguments.adapt else []
     options += [f"--adapted-side {arguments.adapted_side}"] if arguments.adapt else []
+    options += [f"--evidence {' '.join(map(str, arguments.evidence))}"] if arguments.evidence else []
     return options + ([f"--limit {arguments.limit}"] if arguments.limit else [])
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def measure(
     photographs: Photographs,
     weights: tuple[Path, ...],
     builds: Mapping[str, Build],
     *,
+    zooms: tuple[float, ...] = (),
     side: int = SOURCE,
     device: str = "cpu",
     batch_size: int = 100,
 ) -> Outcomes:
-    """Return which answers of each classifier are right, alone and adapted by each of ``builds``.
+    """Return which answers of each classifier are right, alone, adapted by each of ``builds``, and with its evidence.
 
-    A build gets its own copy of the classifier, and its model gets normalised crops of ``side`` pixels.
+    A build gets its own copy of the classifier, and its model gets normalised crops of ``side`` pixels. Each of
+    ``zooms`` magnifies what the classifier's own answer rests on.
     """
     found: Outcomes = {}
     for path in tqdm(weights, desc="classifiers", unit="model", leave=False):
-        classifier, base = find_classifier(path), load_classifier(path).to(device)
+        classifier, base = find_classifier(path), load_classifier(path).to(device).requires_grad_(False)
         adapted = {name: build(copy.deepcopy(base)).to(device).eval() for name, build in builds.items()}
         parts: dict[str, list[Tensor]] = {}
         for start in range(0, len(photographs), batch_size):
             numbers = slice(start, start + batch_size)
-            answers = _answers(photographs, numbers, classifier, base, adapted, side=side, device=device)
+            answers = _answers(photographs, numbers, classifier, base, adapted, zooms=zooms, side=side, device=device)
             labels = photographs.labels[numbers].to(device)
             for method, probabilities in answers.items():
                 parts.setdefault(method, []).append((probabilities.argmax(1) == labels).double())
@@ -182,6 +203,7 @@ def _answers(
     base: nn.Module,
     adapted: Mapping[str, nn.Module],
     *,
+    zooms: tuple[float, ...],
     side: int,
     device: str,
 ) -> dict[str, Tensor]:
@@ -198,6 +220,10 @@ def _answers(
         canonical = model(source if side == SOURCE else reduced).softmax(1)
         answers[f"{name}, one pass"] = canonical
         answers[f"{name}, two passes"] = (alone + canonical) / 2
+    for zoom, form in magnified(base, reduced, source, zooms).items():
+        canonical = base(form).softmax(1)
+        answers[f"own evidence {zoom:g} ×, second pass alone"] = canonical
+        answers[f"own evidence {zoom:g} ×, two passes"] = (alone + canonical) / 2
     return answers
 
 

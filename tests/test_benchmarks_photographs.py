@@ -14,7 +14,9 @@ from torch import nn
 from benchmarks import __main__ as command
 from benchmarks import classifiers, photographs
 from benchmarks.classifiers import Classifier, load_classifier, restore_weights, round_weights
+from benchmarks.photograph_evidence import evidence_weight, magnified
 from benchmarks.photographs_data import read_photographs
+from localscale.conventions import resize_cubic
 from localscale.errors import CheckpointError, DataError
 from localscale.lab.backbones.catalogue import Normalise
 
@@ -96,15 +98,16 @@ def test_every_method_is_measured_against_the_base(
 
     monkeypatch.setattr(photographs, "_adapt", lambda base, config: Certain())
     target = tmp_path / "photographs.json"
-    options = ["--data", data, "--weights", *weights, "--adapt", "certain", "--batch-size", 4, "--json", target]
+    options = ["--data", data, "--weights", *weights, "--adapt", "certain", "--evidence", 1.2]
+    options += ["--batch-size", 4, "--json", target]
     monkeypatch.setattr("sys.argv", ["benchmarks", "--suite", "photographs", *map(str, options)])
     command.main()
     assert set(asked) == {448}
     written = json.loads(target.read_text())
-    assert "--adapt certain --adapted-side 448" in written["command"]
+    assert "--adapt certain --adapted-side 448 --evidence 1.2" in written["command"]
     assert str(tmp_path) not in written["command"]
     accuracy, difference, kinds = (table["rows"] for table in written["tables"])
-    assert [row["classifier"] for row in accuracy] == 5 * ["One"] + 5 * ["Two"] + 5 * ["mean"]
+    assert [row["classifier"] for row in accuracy] == 7 * ["One"] + 7 * ["Two"] + 7 * ["mean"]
     assert list(accuracy[0])[2:] == [
         *("all (6)", "below 0.1 (1)", "0.1 to 0.3 (1)", "0.3 to 0.6 (1)", "above 0.6 (3)", "small, below 0.3 (2)")
     ]
@@ -113,9 +116,24 @@ def test_every_method_is_measured_against_the_base(
     gained = {(row["classifier"], row["method"]): row["all (6)"] for row in difference}
     assert gained["One", "certain, one pass"].startswith(f"{50 - float(right['One', 'base']):+.2f} [")
     assert ("One", "base") not in gained
-    assert [list(row)[2:] for row in kinds] == 4 * [["two things (6)", "textures (3)"]]
+    assert [list(row)[2:] for row in kinds] == 6 * [["two things (6)", "textures (3)"]]
     assert {row["classifier"] for row in kinds} == {"mean"}
     assert kinds[2]["two things (6)"] == gained["mean", "certain, one pass"]
+
+
+def test_evidence_is_magnified():
+    torch.manual_seed(0)
+    classifier = timm.create_model("test_resnet").eval()
+    images, source = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 128, 128)
+    with torch.no_grad():
+        weight = evidence_weight(classifier, images)
+        forms = magnified(classifier, images, source, (1.0, 1.3))
+    assert weight.amax(dim=(1, 2)).tolist() == [1, 1]
+    assert weight.min() == 0
+    assert [form.shape for form in forms.values()] == 2 * [images.shape]
+    torch.testing.assert_close(forms[1.0], resize_cubic(source, 64, 64), atol=1e-4, rtol=0)
+    assert (forms[1.3] - forms[1.0]).abs().mean() > 0.01
+    assert magnified(classifier, images, source, ()) == {}
 
 
 def test_what_is_missing_is_named(data: Path, tmp_path: Path):

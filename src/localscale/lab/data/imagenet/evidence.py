@@ -22,7 +22,7 @@ from localscale.extras import require
 from localscale.lab.data.boxes import Box, bounding_box
 from localscale.lab.data.imagenet.weights import loading
 
-__all__ = ["box_from_evidence", "evidence_box", "evidence_map", "load_classifier"]
+__all__ = ["box_from_evidence", "evidence_box", "evidence_map", "evidence_of", "load_classifier"]
 
 DEPTH = 7 / 12  # fraction of a transformer's blocks before the features
 STRIDE = 16  # largest stride of a convolutional network's feature map
@@ -66,7 +66,16 @@ def evidence_map(model: nn.Module, pixels: np.ndarray, class_index: int | None =
     The class is by default the most likely one. The whole image is resized to the classifier's input size. The map is
     all zeros if the class score does not depend on the image.
     """
-    images = _prepare(model, pixels)
+    strength = evidence_of(model, _prepare(model, pixels), class_index)[0].double()
+    total = strength.sum()
+    return (strength / total if total > 0 else torch.zeros_like(strength)).cpu().numpy()
+
+
+def evidence_of(model: nn.Module, images: Tensor, class_index: int | None = None) -> Tensor:
+    """Return how much each position of normalised images ``(B, C, H, W)`` counts for a class, ``(B, h, w)``.
+
+    The class is by default the most likely one of each image.
+    """
     features: list[Tensor] = []
     source = _find_features(model)
 
@@ -79,13 +88,13 @@ def evidence_map(model: nn.Module, pixels: np.ndarray, class_index: int | None =
         with torch.enable_grad():
             scores = model(images)
             if class_index is None or not 0 <= class_index < scores.shape[-1]:
-                class_index = int(scores.argmax())
-            (gradient,) = torch.autograd.grad(scores[0, class_index], features[0])
+                chosen = scores.amax(dim=1)
+            else:
+                chosen = scores[:, class_index]
+            (gradient,) = torch.autograd.grad(chosen.sum(), features[0])
     finally:
         handle.remove()
-    strength = _as_map(gradient[0].double(), source)
-    total = strength.sum()
-    return (strength / total if total > 0 else torch.zeros_like(strength)).cpu().numpy()
+    return torch.stack([_as_map(each, source) for each in gradient])
 
 
 def box_from_evidence(evidence: np.ndarray, width: int, height: int, *, mass: float = MASS) -> Box | None:
