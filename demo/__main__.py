@@ -115,7 +115,7 @@ def train_all(digits: Digits, seed: int, plan: Plan) -> tuple[list[Row], ls.Adap
         started = time.perf_counter()
         if isinstance(model, ls.AdaptedModel):
             found = ls.learn_sizes(model, normalise(digits.train), steps=plan.size_steps)
-            model.size_canonicalizer().requires_grad_(False)  # held still while the backbone is trained
+            model.size_canonicalizer().requires_grad_(False)  # frozen while the backbone is trained
             taken = f"sizes learned without labels in {time.perf_counter() - started:.0f} s"
             print(f"{taken}: mean error {found.error:.3f} in log size on held-out images")
         train(model, digits.train, digits.train_labels, plan.training, seed=seed, title=f"training {name}")
