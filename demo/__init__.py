@@ -1,1 +1,1 @@
-"""The main job in a few minutes: real digits, a small backbone, a control, and a canonicalizer."""
+"""The demo: train a small backbone on real digits, with a canonicalizer and, as its control, without one."""

@@ -1,10 +1,10 @@
 """Train a small model on real digits with and without a canonicalizer, and compare the two.
 
 A small backbone learns two-digit numbers whose digits each have a size of their own, with random monotone scaling as
-augmentation: once by itself (the control) and once behind a canonicalizer (DEC) that brings all digits to one size. The
-canonicalizer first learns, without labels, how large things are. Both backbones start from the same weights and are
-trained for the same steps on the same images. The demo ends with a table and two pictures. The numbers depend on the
-seed and on the machine.
+augmentation: once by itself (the control) and once behind a canonicalizer that brings all digits to one size (the size
+equilibrium). The canonicalizer first learns, without labels, how large things are. Both backbones start from the same
+weights and are trained for the same steps on the same images. The demo ends with a table and two pictures. The numbers
+depend on the seed and on the machine.
 """
 
 import argparse
@@ -77,13 +77,13 @@ def run(out: Path, seed: int, plan: Plan) -> list[Row]:
         variants=plan.variants,
         test_scales=TEST_SCALES,
     )
-    rows, dec = train_all(digits, seed, plan)
+    rows, adapted = train_all(digits, seed, plan)
 
     out.mkdir(parents=True, exist_ok=True)
     shown = digits.test[:8]
     with torch.no_grad():
-        _, report = dec(normalise(shown), return_report=True)
-        _, whole = dec(normalise(digits.test), return_report=True)
+        _, report = adapted(normalise(shown), return_report=True)
+        _, whole = adapted(normalise(digits.test), return_report=True)
     titles = [f"{int(label):02d}" for label in digits.test_labels[:8]]
     draw_warps(out / "learned_warps.png", shown, report["input"].map, titles)
     draw_accuracy_per_scale(out / "accuracy_per_scale.png", {row.name: row.accuracy_per_scale for row in rows})
@@ -92,10 +92,8 @@ def run(out: Path, seed: int, plan: Plan) -> list[Row]:
 
     print(f"\n{render_table(rows)}\n")
     print(f"InvE is the mean squared ℓ2 distance between the softmax outputs on a test image and on {plan.variants} of")
-    print(
-        "its variants with other digit sizes; lower is better. Both models take the same training steps; the seconds of"
-    )
-    print("DEC include learning the sizes.")
+    print("its variants with other digit sizes; lower is better. Both models take the same training steps; the")
+    print("seconds of the size equilibrium include learning the sizes.")
     for path, site in whole.items():
         moved = 100 * float(site.map.mean_displacement().mean())
         rest = float(site.residual.mean())
@@ -106,21 +104,21 @@ def run(out: Path, seed: int, plan: Plan) -> list[Row]:
 
 
 def train_all(digits: Digits, seed: int, plan: Plan) -> tuple[list[Row], ls.AdaptedModel]:
-    """Train the control and DEC; return their rows and the DEC model."""
+    """Train the control and the adapted model; return their rows and the adapted model."""
     torch.manual_seed(seed)
     control = small_backbone()
-    dec = ls.adapt(copy.deepcopy(control), CONFIG, input_size=(1, SIDE, SIDE))
+    adapted = ls.adapt(copy.deepcopy(control), CONFIG, input_size=(1, SIDE, SIDE))
     rows = []
-    for name, model in (("control", control), ("DEC", dec)):
+    for name, model in (("control", control), ("size equilibrium", adapted)):
         started = time.perf_counter()
         if isinstance(model, ls.AdaptedModel):
             found = ls.learn_sizes(model, normalise(digits.train), steps=plan.size_steps)
-            model.size_canonicalizer().requires_grad_(False)  # held still while the backbone is trained
+            model.size_canonicalizer().requires_grad_(False)  # frozen while the backbone is trained
             taken = f"sizes learned without labels in {time.perf_counter() - started:.0f} s"
             print(f"{taken}: mean error {found.error:.3f} in log size on held-out images")
         train(model, digits.train, digits.train_labels, plan.training, seed=seed, title=f"training {name}")
         rows.append(measure(name, model, digits, time.perf_counter() - started))
-    return rows, dec
+    return rows, adapted
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import localscale as ls
 from localscale.lab.pictures.grids import draw_grid, warp_grid
 from localscale.lab.pictures.palette import BLUE, SKY, VERMILION
 
-COLOURS = {"control": VERMILION, "DEC": BLUE}
-MARKERS = {"control": "s", "DEC": "D"}
+COLOURS = {"control": VERMILION, "size equilibrium": BLUE}
+MARKERS = {"control": "s", "size equilibrium": "D"}
 
 
 def draw_warps(path: Path, images: Tensor, m: ls.maps.Map, titles: list[str]) -> None:

@@ -28,8 +28,8 @@ def summarise(runs: list[dict]) -> dict:
         )
     seeds = ", ".join(str(run["seed"]) for run in runs)
     note = (
-        f"Seeds {seeds}. InvE is the mean squared ℓ2 distance between softmax outputs. Control and DEC start from the "
-        "same weights and train for the same steps on the same images. Before that, DEC learns sizes without labels."
+        f"Seeds {seeds}. InvE is the mean squared ℓ2 distance between softmax outputs. Both models start from the same "
+        "weights and train for the same steps on the same images. Before that, the size network learns without labels."
     )
     versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
     table = {"title": "Two locally scaled digits, 100 classes, 64 px", "note": note, "rows": rows}

@@ -45,12 +45,12 @@ def measure(name: str, model: nn.Module, digits: Digits, seconds: float) -> Row:
 def render_table(rows: list[Row]) -> str:
     """Return the rows as a table for the terminal."""
     lines = [
-        f"{'':10} {'accuracy':>9} {'InvE':>7} {'trainable':>10} {'seconds':>8}",
-        f"{'':10} {'%':>9} {'10⁻²':>7} {'parameters':>10} {'':>8}",
-        "─" * 48,
+        f"{'':16} {'accuracy':>9} {'InvE':>7} {'trainable':>10} {'seconds':>8}",
+        f"{'':16} {'%':>9} {'10⁻²':>7} {'parameters':>10} {'':>8}",
+        "─" * 54,
     ]
     lines += [
-        f"{row.name:10} {row.accuracy:9.2f} {row.invariance_error:7.2f} {row.parameters:10,} {row.seconds:8.1f}"
+        f"{row.name:16} {row.accuracy:9.2f} {row.invariance_error:7.2f} {row.parameters:10,} {row.seconds:8.1f}"
         for row in rows
     ]
     return "\n".join(lines)

@@ -18,7 +18,7 @@ AUGMENT_STRENGTH = 1.0
 
 @dataclass(frozen=True)
 class Budget:
-    """Epochs and the highest learning rate; the control and DEC have the same."""
+    """Epochs and the highest learning rate, the same for both models."""
 
     epochs: int
     learning_rate: float

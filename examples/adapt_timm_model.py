@@ -53,7 +53,7 @@ def main() -> None:
     model = ls.adapt(base)
     found = ls.learn_sizes(model, images, steps=100, batch_size=32, progress=False)
     print(f"sizes: mean error {found.error:.2f} in log size, {found.spread:.2f} of the spread is left")
-    model.size_canonicalizer().requires_grad_(False)  # held still while the backbone is trained
+    model.size_canonicalizer().requires_grad_(False)  # frozen while the backbone is trained
 
     optimizer = torch.optim.AdamW(model.base.parameters(), lr=3e-4)
     for step in range(8):

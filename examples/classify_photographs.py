@@ -68,7 +68,7 @@ def draw(model: ls.AdaptedModel, photographs: list[tuple[Image.Image, int]], cla
 def main() -> None:
     """Learn sizes, fine-tune the control and the adapted model, compare them, and answer for one photograph."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path("../shared/data/pets"), help="default: %(default)s")
+    parser.add_argument("--folder", type=Path, required=True, help="a folder with trainval/ and test/")
     parser.add_argument("--weights", type=Path, help="a safetensors file; default: random weights")
     given = parser.parse_args()
     if not (given.folder / "trainval").is_dir():

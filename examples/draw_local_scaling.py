@@ -14,7 +14,7 @@ try:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 except ImportError as error:
-    raise SystemExit("this example draws with matplotlib: pip install 'localscale[demo]'") from error
+    raise SystemExit("this example draws with matplotlib: pip install 'localscale[figures]'") from error
 
 SIZE, LINES, SAMPLES = 192, 11, 120
 

@@ -20,7 +20,7 @@ FOLDER = Path("lightning_run")
 
 
 class Classifier(lightning.LightningModule):
-    """An adapted classifier; the sizes are held still while the backbone learns."""
+    """An adapted classifier; its size network is frozen while the backbone learns."""
 
     def __init__(self, backbone: str, classes: int, size: int) -> None:
         super().__init__()

@@ -26,9 +26,11 @@ def numbers(out: Path) -> list[dict]:
 @pytest.mark.slow
 def test_the_demo_ends_in_a_table_and_two_pictures(tmp_path: Path):
     table = run("demo", "--quick", "--out", str(tmp_path))
-    assert [line.split()[0] for line in table.splitlines() if line.startswith(("control  ", "DEC  "))] == [
+    assert [
+        line[:16].rstrip() for line in table.splitlines() if line.startswith(("control  ", "size equilibrium  "))
+    ] == [
         "control",
-        "DEC",
+        "size equilibrium",
     ]
     assert {path.name for path in tmp_path.iterdir()} == {"accuracy_per_scale.png", "learned_warps.png", "results.json"}
     assert len(numbers(tmp_path)) == 2

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_segmenters import FAMILIES, Family, adapted, leave_the_identity, without_gradient
+from backbones import randomise_heads
+from tiny_segmenters import FAMILIES, Family, adapted, without_gradient
 
 from localscale import AdaptedModel, scale, sites, unscale
 
@@ -33,7 +34,7 @@ def test_an_adapted_segmenter_starts_as_its_base_at_an_odd_size(name: str):
 
 @EACH_FAMILY
 def test_gradients_reach_canonicalizers_backbone_and_head(family: Family):
-    model = leave_the_identity(adapted(family.segmenter(), family.site, mode="equivariant"))
+    model = randomise_heads(adapted(family.segmenter(), family.site, mode="equivariant"))
     scores, report = model(family.images(), return_report=True)
     assert list(report) == ["input", family.site]
     assert min(site.map.mean_displacement().min() for site in report.values()) > 1e-4
@@ -44,7 +45,7 @@ def test_gradients_reach_canonicalizers_backbone_and_head(family: Family):
 def test_scores_are_scaled_back_as_the_image_was():
     family = FAMILIES["ViT"]
     base, images = family.segmenter().eval(), family.images()
-    model = leave_the_identity(adapted(base, family.site, sites=("input",), mode="equivariant"))
+    model = randomise_heads(adapted(base, family.site, sites=("input",), mode="equivariant"))
     with torch.no_grad():
         scores, report = model(images, return_report=True)
         found = report["input"].applied
@@ -62,7 +63,7 @@ def test_sites_are_found_inside_the_backbone():
 
 def test_saved_and_loaded(tmp_path: Path):
     family = FAMILIES["ViT"]
-    model = leave_the_identity(adapted(family.segmenter().eval(), family.site, mode="equivariant"))
+    model = randomise_heads(adapted(family.segmenter().eval(), family.site, mode="equivariant"))
     with torch.no_grad():
         model.base.head.classifier.bias.add_(1)
         model.save_pretrained(tmp_path)
@@ -75,7 +76,7 @@ def test_unwrap_returns_the_segmenter():
     base, images = family.segmenter().eval(), family.images()
     with torch.no_grad():
         expected, names = base(images), list(base.state_dict())
-        model = leave_the_identity(adapted(base, family.site, mode="equivariant"))
+        model = randomise_heads(adapted(base, family.site, mode="equivariant"))
         assert not torch.equal(model(images), expected)
         assert model.unwrap() is base
         assert torch.equal(base(images), expected)

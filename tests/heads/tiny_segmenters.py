@@ -66,17 +66,6 @@ def adapted(model: nn.Module, site: str, **settings: Any) -> AdaptedModel:
     return adapt(model, dec_config(**{**small, "tolerance": 1e-3, "max_steps": 40, **settings}))
 
 
-def leave_the_identity(model: AdaptedModel, std: float = 0.3) -> AdaptedModel:
-    """Draw random last layers of the canonicalizers, as if they had been trained."""
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for canonicalizer in model.canonicalizers.values():
-            for name, parameter in canonicalizer.named_parameters():
-                if name.startswith("network.to_"):
-                    parameter.copy_(std * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
 def randomise_statistics(model: nn.Module) -> None:
     """Draw random statistics of batch normalisations, as if they had been trained."""
     generator = torch.Generator().manual_seed(3)

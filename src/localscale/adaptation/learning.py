@@ -31,7 +31,7 @@ __all__ = ["LearnedSizes", "learn_sizes"]
 LEARNING_RATE, WEIGHT_DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 1.0
 PRETRAINED_SHARE = 0.1  # of the learning rate
 SAVE_EVERY = 200  # steps between two checkpoints
-NETWORK = "network."  # before the names of its tensors in a checkpoint
+NETWORK = "network."  # prefix of its tensors' names in a checkpoint
 SCORES = ("error", "overlap", "spread")  # of known things
 
 

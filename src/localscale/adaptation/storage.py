@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FILES = (CONFIG, WEIGHTS)  # what loading needs
-HELD = "localscale"  # the description, in the header of the weights
+HELD = "localscale"  # key of the description in the header of the weights
 FORMAT = 2
 PACKAGES = ("localscale", "torch", "torchvision", "timm", "transformers", "safetensors")
 FIELDS = ("format", "config", "input_size", "base_model", "base_digest", "versions")

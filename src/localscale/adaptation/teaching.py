@@ -31,7 +31,7 @@ class Examples:
         return len(self.images)
 
     def at(self, index: Tensor) -> Examples:
-        """Return the examples number ``index``."""
+        """Return the examples at ``index``."""
         known = self.known
         if known is not None:
             known = known[index] if isinstance(known, Tensor) else [known[i] for i in index.tolist()]

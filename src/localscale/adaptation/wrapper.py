@@ -37,7 +37,10 @@ def replace_feature(
 
 
 class AdaptedSite(nn.Module):
-    """M̃(F) = M(S⁻¹(F; Φ)), or S(M(S⁻¹(F; Φ)); Φ) in mode ``"equivariant"`` (paper, Eq. laten_canon)."""
+    """A module M that sees canonical forms (paper, Eq. laten_canon).
+
+    It returns M(S⁻¹(F; Φ)), or S(M(S⁻¹(F; Φ)); Φ) in mode ``"equivariant"``.
+    """
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class SiteReport:
 
 
 class Canonicalizer(nn.Module):
-    """h: features to maps, by solving Φ = update(Φ) (paper, Sec. 4.2).
+    """The canonicalizer h, which finds the map of each image by solving Φ = update(Φ) (paper, Sec. 4.2).
 
     At initialisation every map is the identity, exactly.
 

@@ -140,7 +140,7 @@ def working_size(height: int, width: int, resolution: int) -> tuple[int, int]:
 
 
 class MapNetwork(nn.Module):
-    """H_ψ, from looks to maps. Its last layer starts at zero, so the first map is exactly the identity.
+    """The network H_ψ from looks to maps. Its last layer starts at zero, so the first map is exactly the identity.
 
     Raw parameters pass through a tanh: with temperature τ, neighbouring increments differ at most by a factor e^(2/τ).
     """
@@ -198,7 +198,7 @@ class MapNetwork(nn.Module):
 
 
 class EnergyNetwork(nn.Module):
-    """E_ψ, from looks to one energy per image, ``(B,)``; zero at initialisation, so the first map is the identity."""
+    """The network E_ψ from looks to energies ``(B,)``, which start at zero, so that the first map is the identity."""
 
     def __init__(self, in_channels: int, *, channels: tuple[int, ...] = (64, 128)) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ MOST = 4.0
 
 @dataclass(frozen=True)
 class Direct(Update):
-    """Φ⁺ = H_ψ(S⁻¹(F; Φ)): the paper's DEC."""
+    """Replace the map by the network's prediction, Φ⁺ = H_ψ(S⁻¹(F; Φ)): the paper's DEC."""
 
     def step(self, m: FamilyMap, look: Look, network: Network, guard: float | None) -> FamilyMap:
         return network(look(m))
@@ -33,7 +33,7 @@ class Direct(Update):
 
 @dataclass(frozen=True)
 class Compose(Update):
-    """l⁺ = l∘δ with δ = H_ψ(S⁻¹(F; l)).
+    """Correct the map by the network's prediction: l⁺ = l∘δ with δ = H_ψ(S⁻¹(F; l)).
 
     Let F′ = S(F; g). Then S⁻¹(F′; g∘l) = S⁻¹(F; l), so both give the same δ: if l is an equilibrium of F, then g∘l is
     one of F′. That is h(S(F; g)) = g·h(F). It holds up to re-sampling l∘δ on the knots, and while the guard does not
@@ -46,9 +46,9 @@ class Compose(Update):
 
 @dataclass(frozen=True)
 class Descent(Update):
-    """Φ⁺ = Φ − η ∇_Φ E_ψ(S⁻¹(F; Φ)) (paper, Eq. deq_cano), where Φ are the raw parameters of l and η is ``step_size``.
+    """Descend on a learned energy: Φ⁺ = Φ − η ∇_Φ E_ψ(S⁻¹(F; Φ)) (paper, Eq. deq_cano).
 
-    With unrolled gradients it is the paper's *Optim*.
+    Φ are the raw parameters of the map, and η is ``step_size``. With unrolled gradients it is the paper's *Optim*.
     """
 
     derivatives: ClassVar[int] = 1

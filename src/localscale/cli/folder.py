@@ -63,7 +63,8 @@ def parse_folder(arguments: list[str]) -> Training | WithControl:
     recipe = folder_recipe(chosen.backbone, chosen.method, chosen.task)
     about = (
         f"{ABOUT}\n{_about_flags()}\n"
-        "--val-fraction   short for --data.val-fraction: the part to hold out if there is no --data.val-root (0.2)"
+        "--val-fraction   short for --data.val-fraction: the part to hold out if there is no --data.val-root (0.2)\n\n"
+        "The options below change everything else, such as --epochs, --batch-size and --learning-rate."
     )
     found = _with_control(recipe, rest, control=chosen.control, prog="localscale train folder", about=about)
     val_root = (found.training if isinstance(found, WithControl) else found).recipe.data.val_root

@@ -26,8 +26,8 @@ class Predict:
     top: int = 3
     """Number of classes to print for each image."""
     out: Path = Path("predictions")
-    """Folder for the canonical forms, IMAGE_canonical.png, with what was seen at the left, and for the masks of a
-    segmenter, IMAGE_mask.png, as large as the images. Images of one name get numbers: IMAGE_2_mask.png."""
+    """Folder to write: IMAGE_canonical.png shows the image and its canonical form side by side; a segmenter also writes
+    IMAGE_mask.png, as large as the image. If several images have one name, they get numbers: IMAGE_2_mask.png."""
 
     def run(self) -> None:
         from localscale.lab.runs import read_run

@@ -35,7 +35,7 @@ class Where:
     """The run's folder and device; none of these settings changes what is learned."""
 
     out: Path | None = None
-    """Folder of the run; None is runs/RECIPE/seedN."""
+    """Folder of the run; by default runs/RECIPE/seedN."""
     resume: bool = False
     """Continue from the last checkpoint in the folder, or start if there is none."""
     wait: bool = False
@@ -64,7 +64,7 @@ class Train:
 
     recipe: tyro.conf.Positional[str]
     """folder, for your own photographs; the name of a recipe, TASK-BACKBONE-ROW, which localscale recipes shows; or a
-    task of yours (with --import)."""
+    task of yours (with --import). The flags depend on it: localscale train folder --help shows those of a folder."""
 
     def run(self) -> None:
         parse_train(self.recipe, []).run()  # a name that looks like an option, after --
@@ -148,7 +148,7 @@ class Evaluate:
     """Evaluate a finished run again: localscale evaluate RUN [--data.field value …]; localscale evaluate RUN --help."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of a finished run."""
+    """Folder of a finished run. The flags depend on it: localscale evaluate FOLDER --help shows them."""
 
     def run(self) -> None:
         parse_evaluate(str(self.folder), []).run()

@@ -102,7 +102,7 @@ def _norm_and_activate(
 
 @triton.jit
 def _convolve_image(
-    source, weight, bias, out, height, width, ADD: tl.constexpr, PIXELS: tl.constexpr, WIDE: tl.constexpr,
+    source, weight, bias, out, height, width, ADD: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Convolve a whole image, block by block; with ADD, add to ``out`` instead of replacing it."""
@@ -135,13 +135,11 @@ def _blocks(
             at = 2 * block * WIDE
             kernel = weights + at * 9 * WIDE
             _norm_and_activate(x, activated, norms + at, shift + at, pixels, PIXELS, WIDE, GROUPS, eps)
-            _convolve_image(
-                activated, kernel, biases + at, middle, height, width, False, PIXELS, WIDE, BLOCK, DEPTH
-            )  # fmt: skip
+            _convolve_image(activated, kernel, biases + at, middle, height, width, False, WIDE, BLOCK, DEPTH)
             at += WIDE
             kernel += WIDE * 9 * WIDE
             _norm_and_activate(middle, activated, norms + at, shift + at, pixels, PIXELS, WIDE, GROUPS, eps)
-            _convolve_image(activated, kernel, biases + at, x, height, width, True, PIXELS, WIDE, BLOCK, DEPTH)
+            _convolve_image(activated, kernel, biases + at, x, height, width, True, WIDE, BLOCK, DEPTH)
         at = 2 * BLOCKS * WIDE
         value = gelu(_normalised(x, norms + at, shift + at, pixels, PIXELS, WIDE, GROUPS, eps), tl.float32)
         factor = tl.load(head + tl.arange(0, WIDE)).to(tl.float32)

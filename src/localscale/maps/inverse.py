@@ -37,7 +37,7 @@ class _GridInverse(Map):
 
 
 class ExactInverse(_GridInverse):
-    """l⁻¹ for a grid map without folds (determinants above √eps): find the cell, solve its 2×2 bilinear system.
+    """The inverse of a grid map without folds (determinants above √eps): find the cell, solve its 2×2 bilinear system.
 
     Gradients come from the implicit function theorem: a Newton step p + J⁻¹·(q − l(p; θ)) with p and J held fixed has
     the derivative J⁻¹·(dq − ∂l/∂θ dθ). A second Newton step makes second derivatives exact too, as each step doubles

@@ -67,7 +67,9 @@ def _attend(queries: Tensor, values: Tensor, *, heads: int, rows: int) -> Tensor
 
 
 class HRViTAttention(nn.Module):
-    """BN(σ(W_O y)) with y = attention + DWConv(σ(W_V x)) and σ = Hardswish (HRViT, Eq. 1), on ``(B, C, H, W)``.
+    """Attention with a convolution beside it, on ``(B, C, H, W)`` (HRViT, Eq. 1).
+
+    The result is BN(σ(W_O y)) with y = attention + DWConv(σ(W_V x)) and σ = Hardswish.
 
     >>> HRViTAttention(32, heads=1, window=2)(torch.rand(2, 32, 7, 5)).shape
     torch.Size([2, 32, 7, 5])
@@ -93,7 +95,7 @@ class HRViTAttention(nn.Module):
 
 
 class DiversityShortcut(nn.Module):
-    """DES(x) = A · σ(x̃ Bᵀ), which mixes channels beside the residual by a Kronecker product of two small matrices.
+    """Mix channels beside the residual by a Kronecker product of two small matrices: DES(x) = A · σ(x̃ Bᵀ).
 
     At every pixel of ``(B, C, H, W)`` the channels are reshaped to a matrix x̃ of C / P rows and P columns, where P is
     the smallest power of two that is at least √C. B mixes its columns and A its rows.

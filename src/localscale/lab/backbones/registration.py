@@ -1,4 +1,4 @@
-"""Helpers that timm's models need: registration, a pretrained configuration, a replaceable classifier, checks."""
+"""Register a model with timm as one of its own: a pretrained configuration, a replaceable classifier, checks."""
 
 from __future__ import annotations
 

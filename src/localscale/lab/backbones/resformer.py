@@ -73,10 +73,11 @@ class GlobalPosition(nn.Module):
 
 
 class LocalAttention(nn.Module):
-    """Softmax(Q Kᵀ / √d) V + H(V) (ResFormer, Eq. 5) on tokens ``(B, 1 + H · W, C)``, the class token first.
+    """Attention plus a local position embedding, on tokens ``(B, 1 + H · W, C)``, the class token first.
 
-    H is a depthwise 3 × 3 convolution of the patches' values. All heads share its weights, as in the paper and the
-    authors' code. The class token has no position, so nothing is added to it.
+    The result is Softmax(Q Kᵀ / √d) V + H(V) (ResFormer, Eq. 5). H is a depthwise 3 × 3 convolution of the patches'
+    values. All heads share its weights, as in the paper and the authors' code. The class token has no position, so
+    nothing is added to it.
 
     >>> LocalAttention(12, heads=3)(torch.rand(2, 1 + 20, 12), (4, 5)).shape
     torch.Size([2, 21, 12])

@@ -31,7 +31,7 @@ class RandomScaling:
     """
 
     strength: float = 1.0
-    """Factor of the raw parameters. 0 is the identity; at 2, increments of logits differ by up to e² ≈ 7."""
+    """Factor of the raw parameters. 0 is the identity; at 2, increments differ by a factor of up to e² ≈ 7."""
     probability: float = 1.0
     """Probability that an image is scaled."""
     knots: int = 6

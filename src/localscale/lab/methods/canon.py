@@ -4,7 +4,7 @@ The paper says how many configurations there are, that the identity is one of th
 three layers. It does not say how the energy learns. With the task's loss alone, through the argmin, energies choose
 badly: at first all are equal, so the least one is an accident, which changes at every step, and the backbone is trained
 on scrambled images. So here the energies first learn to undo known configurations, which needs no labels, and are then
-held still while the backbone is trained. Both are ours. The prior behind them, that training images are canonical, is
+frozen while the backbone is trained. Both are ours. The prior behind them, that training images are canonical, is
 that of Panigrahi and Mondal (2024), whom the paper cites for canonicalization by energies.
 """
 
@@ -65,7 +65,9 @@ class EnergyCNN(nn.Module):
 
 
 class DiscreteCanonicalizer(nn.Module):
-    """M(S⁻¹(I; Φ*)) with Φ* = argmin E(S⁻¹(I; Φ)) over all configurations, which include the identity.
+    """A backbone M that sees the configuration of least energy: M(S⁻¹(I; Φ*)) with Φ* = argmin E(S⁻¹(I; Φ)).
+
+    The identity is one of the configurations.
 
     With ``mode="equivariant"`` the answer, ``(B, K, H, W)``, is scaled back: S(M(S⁻¹(I; Φ*)); Φ*).
 
@@ -170,9 +172,7 @@ class Canon(Method):
     configurations: int = 64
     """Number of maps that are tried, a square number."""
     canon_strength: float = 0.5
-    """Strength of the maps. Maps stronger than the scalings in the images cannot undo them: with 0.5 the best of 64
-    maps leaves 5.5 of the 12 % of the side by which locally scaled MNIST's augmentation moves points, with 1 it leaves
-    8.4 %."""
+    """Strength of the maps. It must not be larger than that of the scalings in the images, which the maps undo."""
     canon_knots: int = 6
     """Control points of a map along each axis."""
     mode: Literal["invariant", "equivariant"] = "invariant"
@@ -180,7 +180,7 @@ class Canon(Method):
     learning_steps: int = 1000
     """Steps in which the energies learn to undo known configurations, before the backbone is trained."""
     tuned: bool = False
-    """Let the task train the energies as well, through a straight-through gradient; otherwise they are held still."""
+    """Let the task train the energies as well, through a straight-through gradient; otherwise they are frozen."""
 
     prepared: ClassVar[str] = "learned_energies"
 

@@ -1,9 +1,8 @@
-"""Zoom: the saliency sampler of Recasens et al., "Learning to Zoom" (ECCV 2018), as a baseline from outside.
+"""Zoom: the saliency sampler of Recasens et al., "Learning to Zoom" (ECCV 2018), as a baseline beside the paper's.
 
-What a practitioner would take instead of a canonicalizer: a small network finds salient places, and the image is
-sampled more densely there. Written from the published equations. Left out: the blur that the authors add to the sampled
-images in the first epochs of some tasks. Deviation: the last layer starts at zero, so that training starts from the
-backbone's answers.
+A small network finds salient places, and the image is sampled more densely there. The code is written from the
+published equations, with two differences. The authors blur the sampled images in the first epochs of some tasks; this
+code does not. Its last layer starts at zero, so that training starts from the backbone's answers.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class SaliencyCNN(nn.Module):
 
 
 class SaliencySampler(nn.Module):
-    """M(J) with J(p) = I(u(p)): a backbone behind a saliency sampler.
+    """A backbone M behind a saliency sampler: M(J) with J(p) = I(u(p)).
 
     The saliency is a softmax over a ``grid × grid`` lattice of what a CNN says on a small copy of the image. ``size``
     is the (height, width) of the sampled images, if the images are larger. Before training the grid is the identity,

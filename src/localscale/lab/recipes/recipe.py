@@ -41,7 +41,7 @@ class Recipe:
     needs_start: tyro.conf.Suppress[str] = ""
     """Name of the recipe whose run this one continues from; empty if none."""
     method: Method = field(default_factory=FineTune)
-    """The method that the table compares."""
+    """The method and its settings."""
     data: TaskData = field(default_factory=MNISTData)
     """The dataset and how it is evaluated."""
     source_size: int | None = None

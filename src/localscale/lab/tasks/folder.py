@@ -40,11 +40,11 @@ class FolderData(TaskData):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "invariance_error", "images", "variants")
 
     train_root: Path | None = None
-    """Folder of training images with one subfolder per class."""
+    """Folder of training images with one subfolder per class (required)."""
     val_root: Path | None = None
-    """Folder of validation images with the same subfolders; None holds out a part of the training images."""
+    """Folder of validation images with the same subfolders; by default a part of the training images."""
     val_fraction: float = 0.2
-    """Part of each class that is held out for validation if there is no val_root."""
+    """Part of each class that is held out for validation if there is no --data.val-root."""
     image_size: int = 224
     """Side of the cropped images in pixels; by default the backbone's own."""
     crop: float = 0.875
@@ -64,7 +64,7 @@ class FolderData(TaskData):
     data_seed: int = 0
     """Seed of the held-out images and of the scalings for InvE."""
     classes: tuple[str, ...] = ()
-    """Names of the class folders in the order of their labels; by default those in train_root, sorted."""
+    """Names of the class folders in the order of their labels; by default those in --data.train-root, sorted."""
 
     def check(self) -> None:
         """Raise ``ConfigError`` for values outside their range."""

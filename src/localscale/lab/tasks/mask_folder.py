@@ -57,11 +57,11 @@ class MaskFolderData(TaskData):
     metrics: ClassVar[tuple[str, ...]] = ("mean_iou", "equivariance_error", "images", "variants")
 
     train_root: Path | None = None
-    """Folder of training images, images/NAME.jpg, and masks of the same sizes and names, masks/NAME.png."""
+    """Folder of training images, images/NAME.jpg, and masks of the same sizes and names, masks/NAME.png (required)."""
     val_root: Path | None = None
-    """Folder of validation images and masks; None holds out a part of the training images."""
+    """Folder of validation images and masks; by default a part of the training images."""
     val_fraction: float = 0.2
-    """Part of the images that is held out for validation if there is no val_root."""
+    """Part of the images that is held out for validation if there is no --data.val-root."""
     image_size: int = 224
     """Side in pixels of the squares that images are resized to; by default the backbone's own."""
     least_area: float = 0.35

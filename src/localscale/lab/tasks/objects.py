@@ -39,9 +39,9 @@ class ObjectsData(TaskData):
     test_root: Path | None = None
     """Folder of test images, in groups that differ in the distances of the objects."""
     train_limit: int | None = None
-    """Number of training images to use, the first ones; None takes all."""
+    """Number of training images to use, the first ones; by default all."""
     test_limit: int | None = None
-    """Number of test images to use, the first ones; None takes all."""
+    """Number of test images to use, the first ones; by default all."""
     image_size: int = 256
     """Side of the images in the folders in pixels."""
     background_weight: float = 0.1

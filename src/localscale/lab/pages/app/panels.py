@@ -116,7 +116,7 @@ def curve_panel(pair: Pair, view: View, factor: float) -> Html:
 
 
 def sites_panel(pair: Pair, scaled: ScaledView) -> Html:
-    """Show, for each site, the map over the image, the canonical form, and the numbers of the search.
+    """Show, for each site, the map over the image, the canonical form, and how the equilibrium was reached.
 
     The image is drawn as it enters each site. In invariant mode every site passes on its canonical form; in
     equivariant mode only the site at the input does, and the others scale their features back.
