@@ -85,7 +85,7 @@ def _check(scale: Tensor, weight: Tensor, background: float, shear: float) -> No
     if scale.dim() != 3 or scale.shape != weight.shape or 0 in scale.shape:
         raise MapError(
             f"scale has shape {tuple(scale.shape)} and weight {tuple(weight.shape)}; "
-            "expected (batch, height, width) for both"
+            "expected (batch, height, width), each at least 1, for both"
         )
     if scale.dtype not in (torch.float32, torch.float64) or weight.dtype != scale.dtype:
         raise MapError(f"scale is {scale.dtype} and weight {weight.dtype}; expected float32 or float64 for both")
@@ -151,10 +151,12 @@ class _LatticeSolve(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Solve A v = gradient for the adjoint v, since A is symmetric; then ∂/∂stiffness = −(eᵀu)(eᵀv)."""
         horizontal, vertical, found, inverses = ctx.saved_tensors
-        if inverses.dim() == 1:
-            adjoint = _solve_with_kernel(horizontal, vertical, gradient)
-        else:
+        if inverses.dim() > 1:
             adjoint = _solve(inverses, horizontal, vertical, gradient)
+        elif torch.is_grad_enabled():  # this gradient is differentiated again, and the kernel has no derivative
+            adjoint = _solve(_block_inverses(horizontal, vertical), horizontal, vertical, gradient)
+        else:
+            adjoint = _solve_with_kernel(horizontal, vertical, gradient)
         return -_differences(found) * _differences(adjoint), -found.diff(dim=1) * adjoint.diff(dim=1), adjoint
 
 
