@@ -208,6 +208,18 @@ def test_bad_data_is_refused(images, sentence: str):
         ls.learn_sizes(model(), images, steps=1, progress=False)
 
 
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_loader_that_runs_out_is_refused(batches: int):
+    """An iterator gives its batches once; learning on from the last of them would go unnoticed."""
+    once = iter(IMAGES.split(12 // batches))
+    with pytest.raises(DataError, match="gave no more batches; expected one that can be iterated over again"):
+        ls.learn_sizes(model(), once, steps=9, progress=False)
+
+
+def test_a_stream_without_end_is_a_loader():
+    assert ls.learn_sizes(model(), itertools.repeat(IMAGES[:4]), steps=2, progress=False).steps == 2
+
+
 def test_bad_numbers_and_other_networks_are_refused():
     with pytest.raises(ConfigError, match="steps is 0"):
         ls.learn_sizes(model(), IMAGES, steps=0)
