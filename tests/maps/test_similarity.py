@@ -153,6 +153,13 @@ def test_it_never_synchronises_with_the_host():
     assert syncs.count == 0
 
 
+def test_autocast_changes_nothing():
+    scale, weight = fields(2, 6, 6, dtype=torch.float32)
+    expected = map_from_scales(scale, weight, knots=(5, 4)).displacements
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(map_from_scales(scale, weight, knots=(5, 4)).displacements, expected)
+
+
 def test_values_that_are_no_ratio_count_for_nothing():
     scale, weight = fields(1, 7, 7)
     bad, unseen = scale.clone(), weight.clone()

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localscale import kernels
-from localscale.conventions import coordinates
+from localscale.conventions import coordinates, full_precision
 from localscale.errors import MapError
 from localscale.maps.base import knot_pair
 from localscale.maps.grid import GridMap
@@ -71,13 +71,14 @@ def map_from_scales(
     seen = torch.isfinite(scale) & (scale > 0) & torch.isfinite(weight) & (weight > 0)
     scale, weight = torch.where(seen, scale, 1).clamp_max(MOST), torch.where(seen, weight, 0).clamp_max(MOST)
     turned = scale.transpose(1, 2), weight.transpose(1, 2)
-    if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
-        scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
-        both = _solve_axis(scales, weights, rows, columns, background, shear)
-        along_x, along_y = both[: scale.shape[0]], both[scale.shape[0] :]  # chunk fixes the batch of an export
-    else:
-        along_x = _solve_axis(scale, weight, rows, columns, background, shear)
-        along_y = _solve_axis(*turned, columns, rows, background, shear)
+    with full_precision(scale.device.type):
+        if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
+            scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
+            both = _solve_axis(scales, weights, rows, columns, background, shear)
+            along_x, along_y = both[: scale.shape[0]], both[scale.shape[0] :]  # chunk fixes the batch of an export
+        else:
+            along_x = _solve_axis(scale, weight, rows, columns, background, shear)
+            along_y = _solve_axis(*turned, columns, rows, background, shear)
     return GridMap(torch.stack((along_x, along_y.transpose(1, 2)), dim=1)).guarded(guard)
 
 
