@@ -72,7 +72,7 @@ class SiteReport:
     def _sizes(self, m: Map) -> tuple[Tensor, Tensor]:
         if self.estimate is None:
             raise ConfigError("this site estimates no sizes; adapt the model with DECConfig(), the default")
-        with torch.no_grad():
+        with torch.no_grad(), full_precision(m.device.type):
             return self.estimate(m)
 
 
