@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import localscale as ls
 from localscale.canonicalizer.looks import Looks, levels_for, pyramid
+from localscale.canonicalizer.sizes import WEIGHTS
 from localscale.kernels.equilibrium import HALF
 from localscale.kernels.lattice import solve_lattices
 from localscale.kernels.looks import build_levels, look_launch
@@ -140,6 +141,13 @@ def test_settings_without_kernels_take_the_plain_path(monkeypatch, settings: dic
         expected = module(images)
         use_kernels(monkeypatch)
         assert torch.allclose(module(images).map.displacements, expected.map.displacements, atol=2e-5)
+
+
+def test_another_function_in_the_place_of_edges_counts(monkeypatch):
+    monkeypatch.setitem(WEIGHTS, "edges", lambda looks, size: torch.zeros(len(looks), *size, device=looks.device))
+    use_kernels(monkeypatch)
+    with torch.no_grad():
+        assert not size_canonicalizer(3, (5, 5))(random(2, 3, 40, 40).to(DEVICE)).map.displacements.any()
 
 
 def test_an_untrained_network_moves_nothing(monkeypatch):
