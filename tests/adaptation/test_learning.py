@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from backbones import VIT, sized
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -79,6 +80,21 @@ def test_latent_sites_learn_from_features(source: str):
         adapted.size_loss(IMAGES[:4]).backward()
     assert all(head.grad is not None for head in heads)
     assert base[0].weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (torch.rand(4, 3, 48, 40), "VisionTransformer did not take 48×40 images"),
+        (torch.rand(4, 3, 64, 64).double(), "images are torch.float64 and VisionTransformer is torch.float32"),
+    ],
+)
+def test_latent_sites_refuse_images_that_the_base_model_does_not_take(images: torch.Tensor, sentence: str):
+    adapted = sized("blocks.0")
+    with pytest.raises(ShapeError, match=sentence):
+        adapted.size_loss(images)
+    with pytest.raises(ShapeError, match=sentence):
+        ls.learn_sizes(adapted, [VIT.images(), images], steps=1, progress=False)
 
 
 @pytest.mark.parametrize("kind", ["one is NaN", "constant"])
