@@ -50,6 +50,9 @@ def map_from_scales(
     positive finite number, or ``weight`` is negative or not finite, the weight counts as 0; values above 10⁶ count as
     10⁶. The result is differentiable in both arguments.
 
+    The fields are read at the edges of the lattice, by linear interpolation. Average fields that are much finer than
+    the lattice first, because things between its edges have no effect; ``docs/maps.md`` shows how.
+
     Convention: the fields cover the image as pixels do, corners on corners; see ``localscale.conventions``.
 
     Args:
