@@ -30,6 +30,7 @@ KINDS = {
     "tensor": IMAGES,
     "fewer than a batch": IMAGES[:2],
     "one image": IMAGES[:1],
+    "images with a gradient": IMAGES.clone().requires_grad_(),
     "different sizes": [IMAGES[0], torch.rand(3, 60, 40), torch.rand(3, 33, 50)],
     "loader": DataLoader(IMAGES, batch_size=4),
     "loader with labels": DataLoader(TensorDataset(IMAGES, torch.arange(12)), batch_size=4),
