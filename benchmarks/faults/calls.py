@@ -168,7 +168,7 @@ def _accuracy(o: Odd) -> Any:
 def _spread(o: Odd) -> Any:
     batch, count = o.side(), o.side() + 1
     corner = o.tensor(batch, count, 4)
-    boxes = torch.cat((corner[..., :2] / 2, corner[..., :2] / 2 + 0.1), dim=-1) if corner.dim() else corner
+    boxes = torch.cat((corner[..., :2] / 2, corner[..., :2] * 0.75 + 0.1), dim=-1) if corner.dim() else corner
     m = o.map(batch)
     if "meta" in (m.device.type, boxes.device.type):  # boxes are moved to the map's device, and the answer to the host
         return None

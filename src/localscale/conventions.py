@@ -5,9 +5,9 @@ Convention: the image domain is [0,1]², x to the right, y down. Pixel (row i, c
 are (x, y) pairs in the last dimension. This holds for images, features, tokens and label maps alike.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ __all__ = [
     "compute_dtype",
     "coordinates",
     "displacement_to_grid_sample",
+    "full_precision",
     "lattice",
     "pixel_positions",
     "resize",
@@ -32,6 +33,16 @@ __all__ = [
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of maps and solvers for features of ``dtype``: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@contextlib.contextmanager
+def full_precision(device_type: str) -> Iterator[None]:
+    """Return a context without autocast, because coordinates and solvers need full precision."""
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+        with torch.autocast(device_type, enabled=False):
+            yield
+    else:
+        yield
 
 
 def coordinates(size: int, *, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
@@ -144,7 +155,7 @@ def _resized(x: Tensor, height: int, width: int, matrix: Callable[..., Tensor]) 
     exact = compute_dtype(x.dtype)  # weights in half precision do not sum to one
     rows = matrix(x.shape[-2], height, exact, x.device)
     columns = matrix(x.shape[-1], width, exact, x.device)
-    with torch.autocast(x.device.type, enabled=False) if torch.is_autocast_enabled(x.device.type) else nullcontext():
+    with full_precision(x.device.type):
         return (rows @ x.to(exact) @ columns.T).to(x.dtype)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from backbones import VIT, sized
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -29,6 +30,7 @@ KINDS = {
     "tensor": IMAGES,
     "fewer than a batch": IMAGES[:2],
     "one image": IMAGES[:1],
+    "images with a gradient": IMAGES.clone().requires_grad_(),
     "different sizes": [IMAGES[0], torch.rand(3, 60, 40), torch.rand(3, 33, 50)],
     "loader": DataLoader(IMAGES, batch_size=4),
     "loader with labels": DataLoader(TensorDataset(IMAGES, torch.arange(12)), batch_size=4),
@@ -79,6 +81,21 @@ def test_latent_sites_learn_from_features(source: str):
         adapted.size_loss(IMAGES[:4]).backward()
     assert all(head.grad is not None for head in heads)
     assert base[0].weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        (torch.rand(4, 3, 48, 40), "VisionTransformer did not take 48×40 images"),
+        (torch.rand(4, 3, 64, 64).double(), "images are torch.float64 and VisionTransformer is torch.float32"),
+    ],
+)
+def test_latent_sites_refuse_images_that_the_base_model_does_not_take(images: torch.Tensor, sentence: str):
+    adapted = sized("blocks.0")
+    with pytest.raises(ShapeError, match=sentence):
+        adapted.size_loss(images)
+    with pytest.raises(ShapeError, match=sentence):
+        ls.learn_sizes(adapted, [VIT.images(), images], steps=1, progress=False)
 
 
 @pytest.mark.parametrize("kind", ["one is NaN", "constant"])
@@ -206,6 +223,18 @@ def test_a_learned_model_is_saved_and_loaded(tmp_path: Path):
 def test_bad_data_is_refused(images, sentence: str):
     with pytest.raises(DataError, match=sentence):
         ls.learn_sizes(model(), images, steps=1, progress=False)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_loader_that_runs_out_is_refused(batches: int):
+    """An iterator gives its batches once; learning on from the last of them would go unnoticed."""
+    once = iter(IMAGES.split(12 // batches))
+    with pytest.raises(DataError, match="gave no more batches; expected one that can be iterated over again"):
+        ls.learn_sizes(model(), once, steps=9, progress=False)
+
+
+def test_a_stream_without_end_is_a_loader():
+    assert ls.learn_sizes(model(), itertools.repeat(IMAGES[:4]), steps=2, progress=False).steps == 2
 
 
 def test_bad_numbers_and_other_networks_are_refused():

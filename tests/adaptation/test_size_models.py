@@ -114,6 +114,8 @@ def test_autocast_keeps_the_map_in_full_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, report = model(IMAGES, return_report=True)
         loss = model.size_loss(IMAGES)
+        sizes = report["input"].sizes_after
+    torch.testing.assert_close(sizes, full["input"].sizes_after)
     assert (found.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
     torch.testing.assert_close(report["input"].map.state(), full["input"].map.state())
     (found.float().square().sum() + loss).backward()

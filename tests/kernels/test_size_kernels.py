@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import localscale as ls
 from localscale.canonicalizer.looks import Looks, levels_for, pyramid
+from localscale.canonicalizer.sizes import WEIGHTS
 from localscale.kernels.equilibrium import HALF
 from localscale.kernels.lattice import solve_lattices
 from localscale.kernels.looks import build_levels, look_launch
@@ -44,8 +45,11 @@ def test_gradients_of_a_map_from_scales_match(monkeypatch):
     for on in (False, True):
         use_kernels(monkeypatch, on)
         fields = [field.clone().requires_grad_() for field in (scale, weight)]
-        ls.map_from_scales(*fields, knots=(5, 6)).displacements.square().sum().backward()
-        gradients.append([field.grad for field in fields])
+        loss = ls.map_from_scales(*fields, knots=(5, 6)).displacements.square().sum()
+        first = torch.autograd.grad(loss, fields, retain_graph=True)
+        differentiable = torch.autograd.grad(loss, fields, create_graph=True)
+        second = torch.autograd.grad(sum(part.square().sum() for part in differentiable), fields)
+        gradients.append([*first, *second])
     for plain, kernel in zip(*gradients, strict=True):
         assert torch.allclose(plain, kernel, rtol=1e-4, atol=1e-7)
 
@@ -137,6 +141,13 @@ def test_settings_without_kernels_take_the_plain_path(monkeypatch, settings: dic
         expected = module(images)
         use_kernels(monkeypatch)
         assert torch.allclose(module(images).map.displacements, expected.map.displacements, atol=2e-5)
+
+
+def test_another_function_in_the_place_of_edges_counts(monkeypatch):
+    monkeypatch.setitem(WEIGHTS, "edges", lambda looks, size: torch.zeros(len(looks), *size, device=looks.device))
+    use_kernels(monkeypatch)
+    with torch.no_grad():
+        assert not size_canonicalizer(3, (5, 5))(random(2, 3, 40, 40).to(DEVICE)).map.displacements.any()
 
 
 def test_an_untrained_network_moves_nothing(monkeypatch):

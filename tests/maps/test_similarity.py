@@ -4,7 +4,7 @@ import pytest
 import torch
 from host_syncs import HostSyncs
 from torch import Tensor, nn
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 from localscale.errors import MapError
 from localscale.maps import map_from_scales
@@ -111,6 +111,7 @@ def test_gradients():
     scale, weight = (field.requires_grad_() for field in fields(2, 5, 4))
     assert gradcheck(lambda s, w: map_from_scales(s, w, knots=(5, 4), guard=None).displacements, (scale, weight))
     assert gradcheck(lambda s, w: map_from_scales(s, w, knots=(4, 3)).displacements, (scale, weight))
+    assert gradgradcheck(lambda s, w: map_from_scales(s, w, knots=(4, 3)).displacements, (scale, weight))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,13 @@ def test_it_never_synchronises_with_the_host():
     assert syncs.count == 0
 
 
+def test_autocast_changes_nothing():
+    scale, weight = fields(2, 6, 6, dtype=torch.float32)
+    expected = map_from_scales(scale, weight, knots=(5, 4)).displacements
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(map_from_scales(scale, weight, knots=(5, 4)).displacements, expected)
+
+
 def test_values_that_are_no_ratio_count_for_nothing():
     scale, weight = fields(1, 7, 7)
     bad, unseen = scale.clone(), weight.clone()
@@ -183,7 +191,8 @@ def test_extreme_values_spoil_neither_maps_nor_gradients(size: float, heavy: flo
     ("arguments", "sentence"),
     [
         ({"weight": torch.ones(1, 4, 5)}, r"scale has shape \(1, 4, 4\) and weight \(1, 4, 5\)"),
-        ({"scale": torch.ones(4, 4), "weight": torch.ones(4, 4)}, r"expected \(batch, height, width\) for both"),
+        ({"scale": torch.ones(4, 4), "weight": torch.ones(4, 4)}, r"expected \(batch, height, width\), each at least"),
+        ({"scale": torch.ones(0, 4, 4), "weight": torch.ones(0, 4, 4)}, r"shape \(0, 4, 4\) .* each at least 1"),
         ({"weight": torch.ones(1, 4, 4).double()}, "expected float32 or float64 for both"),
         ({"knots": 1}, "at least 2 control points"),
         ({"background": 0.0}, "background is 0.0; expected a positive number"),

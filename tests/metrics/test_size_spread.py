@@ -34,6 +34,14 @@ def test_the_identity_keeps_sizes_and_shapes():
     assert found.distortion < 1e-4
 
 
+def test_what_a_box_has_outside_the_image_is_cut_off():
+    inside = torch.tensor([[[0.0, 0.2, 0.3, 0.5]], [[0.6, 0.0, 1.0, 0.2]]])
+    beyond = torch.tensor([[[-0.4, 0.2, 0.3, 0.5]], [[0.6, -1.0, 1.7, 0.2]]])
+    assert size_spread(ls.identity_map(2), beyond).spread == pytest.approx(1.0)
+    m = ls.random_map(2, strength=2.0, generator=torch.Generator().manual_seed(0))
+    assert size_spread(m, beyond) == size_spread(m, inside)
+
+
 def test_a_stretch_of_one_axis_is_a_distortion():
     logits = torch.tensor([[1.0, -1.0, 1.0]]).repeat(2, 1)
     m = ls.map_from_logits(logits, torch.zeros(2, 3), family="separable")
@@ -46,6 +54,8 @@ def test_a_stretch_of_one_axis_is_a_distortion():
         (torch.rand(2, 3), "expected"),
         (torch.rand(3, 1, 4), "expected"),
         (torch.tensor([[[0.5, 0.5, 0.5, 0.7]]]).repeat(2, 1, 1), "no area"),
+        (torch.tensor([[[0.5, 0.5, 0.6, 0.7]], [[1.1, 0.5, 1.3, 0.7]]]), "no area in the image"),
+        (torch.tensor([[[0.1, 0.2, 0.4, 0.5]], [[0.6, 0.55, 0.9, 0.85]]]), "all 2 boxes are equally large"),
         (torch.tensor([[[10.0, 20.0, 30.0, 40.0]]]).repeat(2, 1, 1), "boxes reach from 10 to 40; expected finite frac"),
         (torch.tensor([[[0.5, torch.nan, 0.6, 0.7]]]).repeat(2, 1, 1), "expected finite fractions"),
         ([torch.rand(1, 4), torch.rand(3, 4)], "boxes are list"),

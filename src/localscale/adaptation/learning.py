@@ -122,7 +122,8 @@ def learn_sizes(
 
     def prepared(examples: Examples) -> tuple[Tensor, Things | None]:
         known: dict[str, Any] = {"masks": None, "boxes": None} | ({} if things is None else {things: examples.known})
-        return examples.images.to(weight.device), known_things(**known, ignore_index=ignore_index, device=weight.device)
+        found = known_things(**known, ignore_index=ignore_index, device=weight.device)
+        return examples.images.detach().to(weight.device), found
 
     path = None if checkpoint is None else Path(checkpoint)
     with _learning(network):

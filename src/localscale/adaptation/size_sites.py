@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from localscale.adaptation.arguments import call_base, find_images
 from localscale.adaptation.channel import Pass
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.canonicalizer import INPUT, Canonicalizer
@@ -73,10 +74,11 @@ def features_at(model: AdaptedModel, images: Tensor, paths: list[str]) -> dict[s
     channel = model.channel
     if model.source_size is not None:
         images = resize_cubic(images, *model.input_size[1:])
+    find_images(model.base, model.input_name, model.input_size[0], (images,), {})  # raises if the base takes no such
     outer, channel.current, channel.recorded = channel.current, Pass(images, (images.shape[-2], images.shape[-1])), {}
     try:
         with torch.no_grad(), _evaluating(model.base):
-            model.base(images)
+            call_base(model.base, (images,), {}, channel.current.image_size, model.input_size[1:])
         return seen | {path: channel.recorded[path] for path in paths if path not in seen}
     finally:
         channel.current, channel.recorded = outer, None

@@ -155,16 +155,18 @@ def _drawn(examples: Examples, batch_size: int) -> Iterator[Examples]:
 def _repeated(loader: Iterable[Any], input_size: tuple[int, int, int], kind: str | None) -> Iterator[Examples]:
     """Yield the batches of pass after pass; the first of a pass is held out, unless it is the only one."""
     while True:
-        only = True
+        number = -1
         for number, batch in enumerate(loader):
             examples = _examples(batch, input_size, kind)
-            if number == 0:
-                first = examples
-            else:
-                only = False
+            if number > 0:
                 yield examples
-        if only:
-            yield first
+        if number < 0:
+            raise DataError(
+                f"the loader, a {type(loader).__name__}, gave no more batches; expected one that can be iterated over "
+                "again and again, such as torch.utils.data.DataLoader(dataset, batch_size=64) or a list of batches"
+            )
+        if number == 0:
+            yield examples
 
 
 def _images_of(batch: Any) -> Tensor | Sequence[Tensor]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +27,7 @@ from localscale.canonicalizer.sizes import SizeEstimator
 from localscale.canonicalizer.thing_loss import ThingScores, thing_loss, thing_scores
 from localscale.canonicalizer.things import Things
 from localscale.canonicalizer.trunks import shrink_look
-from localscale.conventions import compute_dtype, resize
+from localscale.conventions import compute_dtype, full_precision, resize
 from localscale.equilibrium import Anderson, Picard, Solver, fixed_point
 from localscale.equilibrium.fixed_point import report_failures
 from localscale.equilibrium.solver import Estimate, Function, relative_residual
@@ -73,7 +72,7 @@ class SiteReport:
     def _sizes(self, m: Map) -> tuple[Tensor, Tensor]:
         if self.estimate is None:
             raise ConfigError("this site estimates no sizes; adapt the model with DECConfig(), the default")
-        with torch.no_grad():
+        with torch.no_grad(), full_precision(m.device.type):
             return self.estimate(m)
 
 
@@ -118,7 +117,7 @@ class Canonicalizer(nn.Module):
                 'record; export a model with update="direct" or "compose"'
             )
         dtype = _product_dtype(features, self._needs_gradient(features))
-        with _full_precision(features.device.type):
+        with full_precision(features.device.type):
             if self._looks_once():
                 return self._look_once(features, dtype)
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
@@ -184,7 +183,7 @@ class Canonicalizer(nn.Module):
         """
         if not isinstance(self.network, SizeEstimator):
             raise ConfigError("only a SizeNetwork learns sizes; adapt the model with DECConfig(), the default")
-        with _full_precision(features.device.type):
+        with full_precision(features.device.type):
             source, size = self._source(features), self._look_size(features)
             if things is not None:
                 return thing_loss(self.network, source, size, things, update=update_trust)
@@ -193,7 +192,7 @@ class Canonicalizer(nn.Module):
     def thing_scores(self, features: Tensor, things: Things, m: Map) -> ThingScores:
         """Return how well a ``SizeNetwork`` finds ``things`` in ``features``, and how equal ``m`` makes their sizes."""
         assert isinstance(self.network, SizeEstimator)
-        with torch.no_grad(), _full_precision(features.device.type):
+        with torch.no_grad(), full_precision(features.device.type):
             return thing_scores(self.network, self._source(features), self._look_size(features), things, m)
 
     def _solve_with_kernels(self, features: Tensor) -> SiteReport:
@@ -234,7 +233,7 @@ class Canonicalizer(nn.Module):
             copy = self.working_copy(features)
             return WorkingCopy(copy.contiguous() if copy.device.type == "cpu" else copy, sampler)
         size = self._look_size(features)
-        with _full_precision(features.device.type):
+        with full_precision(features.device.type):
             return Looks(pyramid(self._source(features), size), size)
 
     def _source(self, features: Tensor) -> Tensor:
@@ -254,7 +253,7 @@ class Canonicalizer(nn.Module):
     def working_copy(self, features: Tensor) -> Tensor:
         """Return the working copy of ``features``: full precision, normalised across channels, at a small size."""
         copy = features.to(compute_dtype(features.dtype))
-        with _full_precision(features.device.type):
+        with full_precision(features.device.type):
             copy = resize(copy, *working_size(copy.shape[-2], copy.shape[-1], self.resolution))
         return self._normalise(copy)
 
@@ -305,13 +304,3 @@ def _product_dtype(features: Tensor, learning: bool) -> torch.dtype:
     if dtype not in (torch.float16, torch.bfloat16) or learning:
         return dtype
     return torch.float32 if device == "cpu" else torch.float16
-
-
-@contextlib.contextmanager
-def _full_precision(device_type: str) -> Iterator[None]:
-    """Turn autocast off, because coordinates and solvers need full precision."""
-    if torch.is_autocast_enabled(device_type):
-        with torch.autocast(device_type, enabled=False):
-            yield
-    else:
-        yield

@@ -16,7 +16,7 @@ from localscale import kernels
 from localscale.canonicalizer.config import DECConfig
 from localscale.canonicalizer.looks import levels_for
 from localscale.canonicalizer.network import strides_of
-from localscale.canonicalizer.sizes import HALF_STRENGTH, LARGEST, SizeEstimator, SizeNetwork
+from localscale.canonicalizer.sizes import HALF_STRENGTH, LARGEST, WEIGHTS, SizeEstimator, SizeNetwork, edge_weight
 from localscale.canonicalizer.updates import Compose
 from localscale.equilibrium.solver import Estimate
 from localscale.equilibrium.solvers import Anderson, Picard
@@ -41,7 +41,7 @@ def has_size_kernels(config: DECConfig, network: object, source: Tensor, size: t
     known = isinstance(config.update, Compose) and isinstance(config.solver, Anderson | Picard)
     fits = min(network.knots) >= FEWEST_KNOTS and max(network.knots) <= MOST_KNOTS and source.dtype != torch.float64
     widths = [layer.out_channels for layer in network.down]
-    plain = settings.weight == "edges" and not settings.sure
+    plain = WEIGHTS.get(settings.weight) is edge_weight and not settings.sure
     return known and fits and plain and supports(widths, source.shape[1], (grid[0], grid[1]))
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from localscale import kernels
-from localscale.conventions import coordinates
+from localscale.conventions import coordinates, full_precision
 from localscale.errors import MapError
 from localscale.maps.base import knot_pair
 from localscale.maps.grid import GridMap
@@ -50,6 +50,9 @@ def map_from_scales(
     positive finite number, or ``weight`` is negative or not finite, the weight counts as 0; values above 10⁶ count as
     10⁶. The result is differentiable in both arguments.
 
+    The fields are read at the edges of the lattice, by linear interpolation. Average fields that are much finer than
+    the lattice first, because things between its edges have no effect; ``docs/maps.md`` shows how.
+
     Convention: the fields cover the image as pixels do, corners on corners; see ``localscale.conventions``.
 
     Args:
@@ -71,13 +74,14 @@ def map_from_scales(
     seen = torch.isfinite(scale) & (scale > 0) & torch.isfinite(weight) & (weight > 0)
     scale, weight = torch.where(seen, scale, 1).clamp_max(MOST), torch.where(seen, weight, 0).clamp_max(MOST)
     turned = scale.transpose(1, 2), weight.transpose(1, 2)
-    if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
-        scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
-        both = _solve_axis(scales, weights, rows, columns, background, shear)
-        along_x, along_y = both[: scale.shape[0]], both[scale.shape[0] :]  # chunk fixes the batch of an export
-    else:
-        along_x = _solve_axis(scale, weight, rows, columns, background, shear)
-        along_y = _solve_axis(*turned, columns, rows, background, shear)
+    with full_precision(scale.device.type):
+        if rows == columns and scale.shape[1] == scale.shape[2]:  # both axes at once: half as many kernel launches
+            scales, weights = (torch.cat(pair) for pair in zip((scale, weight), turned, strict=True))
+            both = _solve_axis(scales, weights, rows, columns, background, shear)
+            along_x, along_y = both[: scale.shape[0]], both[scale.shape[0] :]  # chunk fixes the batch of an export
+        else:
+            along_x = _solve_axis(scale, weight, rows, columns, background, shear)
+            along_y = _solve_axis(*turned, columns, rows, background, shear)
     return GridMap(torch.stack((along_x, along_y.transpose(1, 2)), dim=1)).guarded(guard)
 
 
@@ -85,7 +89,7 @@ def _check(scale: Tensor, weight: Tensor, background: float, shear: float) -> No
     if scale.dim() != 3 or scale.shape != weight.shape or 0 in scale.shape:
         raise MapError(
             f"scale has shape {tuple(scale.shape)} and weight {tuple(weight.shape)}; "
-            "expected (batch, height, width) for both"
+            "expected (batch, height, width), each at least 1, for both"
         )
     if scale.dtype not in (torch.float32, torch.float64) or weight.dtype != scale.dtype:
         raise MapError(f"scale is {scale.dtype} and weight {weight.dtype}; expected float32 or float64 for both")
@@ -151,10 +155,12 @@ class _LatticeSolve(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Solve A v = gradient for the adjoint v, since A is symmetric; then ∂/∂stiffness = −(eᵀu)(eᵀv)."""
         horizontal, vertical, found, inverses = ctx.saved_tensors
-        if inverses.dim() == 1:
-            adjoint = _solve_with_kernel(horizontal, vertical, gradient)
-        else:
+        if inverses.dim() > 1:
             adjoint = _solve(inverses, horizontal, vertical, gradient)
+        elif torch.is_grad_enabled():  # this gradient is differentiated again, and the kernel has no derivative
+            adjoint = _solve(_block_inverses(horizontal, vertical), horizontal, vertical, gradient)
+        else:
+            adjoint = _solve_with_kernel(horizontal, vertical, gradient)
         return -_differences(found) * _differences(adjoint), -found.diff(dim=1) * adjoint.diff(dim=1), adjoint
 
 

@@ -12,6 +12,7 @@ from localscale.maps.base import Map
 
 __all__ = ["SizeSpread", "size_spread"]
 
+ROUNDING = 1e-5  # standard deviation of log sizes that are equal up to rounding
 FURTHEST = 2.0  # in image sides; boxes may reach out of the image, but not as far as boxes in pixels
 
 
@@ -36,7 +37,7 @@ def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
 
     A point q of the image appears in the canonical form S⁻¹(I; l) at l⁻¹(q). The size of a thing in the image is
     √(width · height). In the canonical form it is larger by the factor that best scales nine points of the box to their
-    new positions.
+    new positions. What a box has outside the image is cut off. The boxes must differ in size.
 
     Convention: a box is (left, top, right, bottom) in [0,1]², x to the right and y down.
 
@@ -56,9 +57,16 @@ def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
             f"boxes reach from {float(boxes.min()):g} to {float(boxes.max()):g}; expected finite fractions of the "
             "image's sides; divide boxes in pixels by its width and height"
         )
+    boxes = boxes.clamp(0, 1)
     corner, extent = boxes[..., :2], boxes[..., 2:] - boxes[..., :2]
     if bool((extent <= 0).any()):
-        raise ShapeError("a box has no area; expected left < right and top < bottom")
+        raise ShapeError("a box has no area in the image; expected left < right and top < bottom")
+    size = extent.prod(dim=-1).sqrt()
+    if float(size.log().std()) < ROUNDING:
+        raise ShapeError(
+            f"all {size.numel()} boxes are equally large; expected things of different sizes, because the spread is "
+            "relative to that in the images"
+        )
     steps = torch.tensor([0.0, 0.5, 1.0], dtype=m.dtype, device=m.device)
     grid = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).reshape(1, 1, 9, 2)
     points = corner[:, :, None] + grid * extent[:, :, None]
@@ -67,10 +75,9 @@ def size_spread(m: Map, boxes: Tensor) -> SizeSpread:
     factor = (before * after).sum(dim=(2, 3)) / before.square().sum(dim=(2, 3))
     left = after - factor[..., None, None] * before
     distortion = left.square().sum(dim=(2, 3)).sqrt() / after.square().sum(dim=(2, 3)).sqrt().clamp_min(1e-12)
-    size = extent.prod(dim=-1).sqrt()
     canonical = size * factor.clamp_min(1e-6)
     x, y = size.log().flatten(), canonical.log().flatten()
     centred = x - x.mean()
-    slope = (centred * (y - y.mean())).sum() / centred.square().sum().clamp_min(1e-12)
-    spread = y.std() / x.std().clamp_min(1e-12)
+    slope = (centred * (y - y.mean())).sum() / centred.square().sum()
+    spread = y.std() / x.std()
     return SizeSpread(float(spread), float(slope), float(canonical.mean()), float(distortion.mean()))
