@@ -15,6 +15,7 @@ from toy_processes import children
 from localscale.cli import main
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
+from localscale.lab.recipes import PROTOCOLS
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.recipes.tables import TABLES
 from localscale.lab.runs.run import Run
@@ -54,6 +55,19 @@ def test_a_table_plans_each_run_once_and_after_the_run_it_starts_from(name, tmp_
         cell.recipe.check()
         assert cell.start is None or cell.start in seen
         seen.add(cell.folder)
+
+
+OF_ONE_METHOD = ("mnist-dec-sweep", "mnist-sizes-long")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, table in TABLES.items() if table.paper in PROTOCOLS and name not in OF_ONE_METHOD],
+)
+def test_a_table_of_methods_has_the_peer_and_the_controls_of_warping(name):
+    rows = {line.row for line in TABLES[name].lines}
+    assert {"centre_zoom", "random_warp"} <= rows
+    assert ("zoom" in rows) != (TABLES[name].task == "objects"), "a saliency sampler cannot scale masks back"
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -98,7 +112,7 @@ def test_the_sweep_of_dec_is_the_whole_grid(tmp_path):
     assert len(cells) == len(grid) == 3 * 4 * 2
     assert {rate for rate, _, _ in grid} == {1e-4, 1e-3, 1e-2}
     assert {modules for _, modules, _ in grid} == {1, 2, 3, 4}
-    assert all((cell.recipe.method.prior > 0) == (cell.recipe.method.separation > 0) for cell in cells)
+    assert all(cell.recipe.method.identity == cell.recipe.method.separation for cell in cells)
 
 
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
@@ -177,6 +191,7 @@ def test_a_line_is_compared_with_the_controls_that_start_from_the_same_weights()
         **dict.fromkeys(("aug_plus", "aug_long"), ()),
         **dict.fromkeys(("canon", "invl", "dec", "dec_compose"), ("aug_plus",)),
         **dict.fromkeys(("aug", "dec_joint", "dec_compose_joint"), ("aug_long",)),
+        **dict.fromkeys(("zoom", "centre_zoom", "random_warp"), ("aug_long",)),
     }
 
 
@@ -298,6 +313,25 @@ def test_the_message_of_a_failed_run_is_shown(tmp_path):
     assert "earlier" not in message
     missing = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")[-1]
     assert "which is not finished" in reproduce([missing], Execution())[0]
+
+
+def test_the_file_of_a_table_has_all_finished_runs_whatever_is_trained(tmp_path, capsys, monkeypatch):
+    trained = []
+    monkeypatch.setattr(
+        "localscale.lab.training.reproduce.reproduce", lambda cells, *_, **__: trained.append(cells) or []
+    )
+    for cell in plan("mnist-tiny", seeds=2, out=tmp_path / "runs"):
+        if (cell.line.name, cell.recipe.seed) in {("aug", 0), ("aug", 1), ("invl", 0)}:
+            finish(cell, machine="m", versions={}, metrics={"accuracy": 0.5}, seed=cell.recipe.seed)
+            Run(cell.folder).recipe_file.write_text(json.dumps(to_dict(cell.recipe)))
+    command = ["reproduce", "mnist-tiny", "--seeds", "2", "--out", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    for extra in (["--only", "canon"], ["--collect"]):
+        main([*command, *extra])
+        found = json.loads((tmp_path / "mnist_tiny.json").read_text())
+        assert sorted((run["row"], run["seed"]) for run in found["runs"]) == [("aug", 0), ("aug", 1), ("invl", 0)]
+        assert "--collect" not in found["command"]
+    assert [[cell.line.name for cell in cells] for cells in trained] == [["aug", "canon"] * 2]
+    assert "3 of 24 runs in" in capsys.readouterr().out
 
 
 def test_nothing_finished_is_nothing_to_write(tmp_path):
