@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import statistics
 from collections.abc import Mapping
 
@@ -25,7 +27,8 @@ from localscale.lab.pages.results.paper import (
     SEGMENTATION,
     family_of_backbone,
 )
-from localscale.lab.pages.results.runs import PAPER_ROW, Record
+from localscale.lab.pages.results.runs import INERT, Record, paper_row
+from localscale.lab.recipes.tables.mnist_ablations import RATES, swept_name
 
 __all__ = [
     "HIERARCHICAL",
@@ -37,6 +40,7 @@ __all__ = [
     "render_mnist_scales",
     "render_runtime",
     "render_scale_1",
+    "render_sweep",
 ]
 
 PYRAMID = ("HRViT", "ResFormer")
@@ -71,7 +75,7 @@ IMAGENET = Comparison(
     "imagenet",
     CLASSIFICATION["imagenet"],
     CLASSES,
-    ("imagenet", "imagenet_tiny", "imagenet_sizes"),
+    ("imagenet", "imagenet_published", "imagenet_tiny", "imagenet_sizes"),
     "localscale reproduce imagenet",
     {},
 )
@@ -79,18 +83,23 @@ IMAGENET = Comparison(
 
 def render_mnist_scales(findings: Findings) -> str:
     """Return Tab. 3 with our figures for DeiT-Tiny."""
-    return _render_scales(findings.runs("mnist_tiny") | findings.runs("mnist_sizes"), "mnist", "aug")
+    return _render_scales(_joined(findings, "mnist_tiny", "mnist_sizes", "mnist_small"), "mnist", "aug")
 
 
 def render_imagenet_scales(findings: Findings) -> str:
     """Return Tab. 5 with our figures for DeiT-Tiny."""
-    return _render_scales(findings.runs("imagenet_tiny"), "imagenet", "base")
+    return _render_scales(_joined(findings, "imagenet_tiny", "imagenet_published", "imagenet"), "imagenet", "base")
+
+
+def _joined(findings: Findings, *sources: str) -> Found:
+    """Return the runs of several results; a later one replaces the rows of an earlier one."""
+    return functools.reduce(operator.or_, map(findings.runs, sources))
 
 
 def _render_scales(found: Found, task: str, reference: str) -> str:
     rows = []
     for row in (*BASELINES, *DEC_ROWS, *OWN_ROWS):
-        runs, paper = found.get(("deit_tiny", row), []), PER_SCALE[task].get(PAPER_ROW.get(row, row), "–")
+        runs, paper = found.get(("deit_tiny", row), []), PER_SCALE[task].get(paper_row(row), "–")
         if runs or row in PER_SCALE[task]:
             here = "not run"
             if runs:
@@ -121,7 +130,7 @@ def render_scale_1(findings: Findings) -> str:
         return 100 * run["metrics"]["per_scale"]["accuracy"]["1.0"]
 
     rows, claims = [], []
-    found = findings.runs("imagenet_sizes") | findings.runs("imagenet_tiny")
+    found = _joined(findings, "imagenet_sizes", "imagenet_tiny", "imagenet_published", "imagenet")
     for family, printed in SCALE_1.items():
         here = list(dict.fromkeys(backbone for backbone, _ in found if family_of_backbone(backbone) == family))
         for backbone in here or ["–"]:
@@ -173,6 +182,38 @@ def _render_grid(
             cells[f"{across}: {column}"] = f"{figure}; {here}"
         rows.append({down: number, **cells})
     return render_rows(rows)
+
+
+def render_sweep(findings: Findings) -> str:
+    """Return accuracy and movement of the paper's DEC by modules and rate, without and with the separation."""
+    found, accuracy = findings.runs("mnist_dec_sweep"), CLASSES[0].value
+    rows = []
+    for modules in MODULES:
+        cells = {}
+        for rate in RATES:
+            swept = [found.get(("deit_tiny", swept_name(rate, modules, separated)), []) for separated in (False, True)]
+            cells[f"rate {rate:g}"] = " / ".join(map(_accuracy_and_movement, swept)) if any(swept) else "not run"
+        rows.append({"modules": modules, **cells})
+    names = [row for _, row in found if row.startswith("dec_")]
+    best, control = find_best(found, "deit_tiny", names, accuracy, largest=True), found.get(("deit_tiny", "aug_plus"))
+    if not (best and control):
+        return render_rows(rows)
+    figures = (f"{each.name} {cell(best, each.value)} against {cell(control, each.value)}" for each in CLASSES)
+    said = f"{beats(best, control, accuracy, largest=True)} ({'; '.join(figures)})"
+    claim = f"**The best of them, {best[0]['label']}, is more accurate than {control[0]['label']}:** {said}."
+    return f"{render_rows(rows)}\n\n{claim}"
+
+
+def _accuracy_and_movement(runs: list[Record]) -> str:
+    """Return the accuracy, and by how much the maps of the module that moves most move points, in % of the side."""
+    if not runs:
+        return "not run"
+
+    def moved(run: Record) -> float:
+        return max(value for name, value in run["last_epoch"].items() if name.endswith("/displacement"))
+
+    mean = statistics.fmean(map(moved, runs))
+    return f"{cell(runs, CLASSES[0].value)} ({f'{100 * mean:.1f} %' if mean >= INERT else 'inert'})"
 
 
 def render_runtime(findings: Findings) -> str:
