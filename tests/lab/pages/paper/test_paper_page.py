@@ -97,6 +97,21 @@ def test_the_sweep_of_dec_says_how_far_its_modules_move_and_which_is_best(tmp_pa
     )
 
 
+def test_optim_is_compared_where_it_takes_as_much_memory_as_in_the_paper(tmp_path):
+    rows = [
+        {"steps": steps, "method": method, "ms": ms, "peak GiB": memory}
+        for steps, method, ms, memory in (
+            *((10, "DEC direct", 200.0, 2.0), (10, "Optim", 400.0, 12.0), (40, "DEC direct", 500.0, 2.5)),
+            *((40, "Optim", 1500.0, 45.0), (80, "DEC direct", 900.0, 2.5), (80, "Optim", "OutOfMemoryError", "–")),
+        )
+    ]
+    table = {"title": "Time and memory by the steps of a solve: a model", "note": "", "rows": rows}
+    (tmp_path / "training_cuda.json").write_text(json.dumps({"tables": [table]}))
+    page = render_paper(tmp_path)
+    assert "a look at the whole image and 40 steps per solve" in page
+    assert "| 45.0 GiB and 1.50 s; 2.5 GiB and 0.50 s | 18.0 times the memory, 3.0 times the time |" in page
+
+
 def test_a_page_without_results_says_so(tmp_path):
     page = render_paper(tmp_path)
     assert "Not measured." in page

@@ -94,7 +94,8 @@ TABLES = (
         "python -m benchmarks --suite training --device cuda",
         tables.render_runtime,
         "Batch 10 at 224 px. The paper does not name its network, sites or number of steps; ours is ViT-B/16 with two "
-        "sites and ten steps per solve. Memory is what a step takes above weights and optimizer.",
+        "sites and ten steps per solve. Memory is what a step takes above weights and optimizer. Optim's grows with "
+        "steps, modules and the size of the look, because it keeps every step; that of DEC does not grow with steps.",
     ),
     PaperTable(
         "Tab. A2: hierarchical backbones",
