@@ -70,7 +70,8 @@ class Comparison:
         missing = [f"{name} ({rows['dec'][0]})" for name, rows in self.printed.items() if name not in shown]
         if missing:
             parts.append(
-                f"Not run, with the paper's DEC in brackets: {', '.join(missing)}. `{self.command}` trains them."
+                f"Not run, with the paper's DEC in brackets: {', '.join(missing)}. `{self.command}` trains them. "
+                "[Why they were not trained](results.md#backbones-never-trained)."
             )
         return "\n\n".join(parts)
 
