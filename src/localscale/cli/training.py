@@ -212,8 +212,9 @@ class Reproduce:
     """Folder for the JSON file of the table."""
     set: tuple[str, ...] = ()
     """Changes to all recipes: epochs=80 data.root=mnist pretrained=deit.safetensors …"""
-    only: str = ""
-    """Train only runs whose name contains this, and the runs they start from."""
+    only: tuple[str, ...] = ()
+    """Train only these runs, and the runs they start from: names of their folders, such as deit_tiny-dec, or parts of
+    several names."""
     jobs: int = 1
     """Runs at a time; several small ones can share a GPU."""
     engine: Literal["local", "ray"] = "local"

@@ -116,10 +116,12 @@ def test_the_sweep_of_dec_is_the_whole_grid(tmp_path):
 
 
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="canon")
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("canon",))
     assert [cell.line.name for cell in cells] == ["aug", "canon"]
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("deit_tiny-dec", "invl"))
+    assert [cell.line.name for cell in cells] == ["aug", "invl", "dec"], "a whole name is no part of others"
     with pytest.raises(ConfigError, match="no cell of mnist-tiny"):
-        plan("mnist-tiny", seeds=1, out=tmp_path, only="cannon")
+        plan("mnist-tiny", seeds=1, out=tmp_path, only=("cannon",))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
 
 
 def test_finished_runs_are_collected_with_the_epochs_of_the_runs_they_start_from(tmp_path):
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("aug_plus",))
     for cell in cells:
         finish(cell, machine="m", versions={}, metrics={"accuracy": 0.5})
         Run(cell.folder).recipe_file.write_text(json.dumps(to_dict(cell.recipe)))
@@ -225,7 +227,7 @@ def test_lines_are_compared_with_their_control_image_by_image(tmp_path):
 
 def test_a_broken_result_does_not_hide_the_errors_of_other_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("localscale.lab.training.reproduce.reproduce", lambda *_, **__: ["runs/a: exit status 1"])
-    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug")
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only=("-aug aug",))
     finish(cell)
     Run(cell.folder).result_file.write_text("{")
     command = ["reproduce", "mnist-tiny", "--seeds", "1", "--only=-aug aug", "--out", str(tmp_path)]
@@ -238,7 +240,7 @@ def test_a_broken_result_does_not_hide_the_errors_of_other_runs(tmp_path, monkey
 def test_trainings_end_with_reproduce(number, digits, tmp_path):
     """Only the process of reproduce gets the signal, as from ``kill`` or a job scheduler."""
     slow = (*SMALL, f"data.root={digits}", "epochs=1000000")
-    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=slow)
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only=("-aug aug",), overrides=slow)
     command = ["reproduce", "mnist-tiny", "--seeds", "1", "--out", str(tmp_path), "--cpu", "--only=-aug aug"]
     process = subprocess.Popen(
         [sys.executable, "-m", "localscale", *command, "--set", *slow],
@@ -264,7 +266,7 @@ def test_a_run_that_another_process_still_trains_is_waited_for(digits, tmp_path)
         "mnist-tiny",
         seeds=1,
         out=tmp_path,
-        only="-aug aug",
+        only=("-aug aug",),
         overrides=(*SMALL, f"data.root={digits}"),
         flags=("--cpu",),
     )
@@ -291,7 +293,7 @@ def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, 
         pytest.importorskip("ray", reason="needs the extra 'ray'")
         monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(dir="/tmp"))  # not where other tests look for a cluster
     small = (*SMALL, f"data.root={digits}")
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=small, flags=("--cpu",))
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("aug_plus",), overrides=small, flags=("--cpu",))
     failed = reproduce(cells, Execution(jobs=2, engine=engine, gpus_per_run=0))
     assert failed == []
     found = collect("mnist-tiny", cells, "a command")
@@ -303,7 +305,7 @@ def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, 
 
 
 def test_the_message_of_a_failed_run_is_shown(tmp_path):
-    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=("epochs=0",))
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only=("-aug aug",), overrides=("epochs=0",))
     output = cell.folder.with_suffix(".txt")
     output.parent.mkdir(parents=True)
     output.write_text("of an earlier attempt\n")
@@ -311,7 +313,7 @@ def test_the_message_of_a_failed_run_is_shown(tmp_path):
     assert "epochs is 0; expected a positive number" in message
     assert str(output) in message
     assert "earlier" not in message
-    missing = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")[-1]
+    missing = plan("mnist-tiny", seeds=1, out=tmp_path, only=("aug_plus",))[-1]
     assert "which is not finished" in reproduce([missing], Execution())[0]
 
 
