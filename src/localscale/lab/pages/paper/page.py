@@ -115,7 +115,11 @@ TABLES = (
 )
 
 FIGURES = (
-    PaperFigure("Fig. 1: teaser", "python docs/make_teaser.py", "[README](index.md)"),
+    PaperFigure(
+        "Fig. 1: two parts scaled differently, and the answers",
+        "localscale figure teaser --run runs/… --control runs/… --image photo.jpg --boxes …",
+        "[training](training.md#figures)",
+    ),
     PaperFigure("Fig. 2: global and local scaling", "localscale figure functions", "[maps](maps.md)"),
     PaperFigure("Fig. 3: the method", "localscale figure pipeline", "[the idea](idea.md#the-papers-dec)"),
     PaperFigure("Fig. 4: a warped image", "localscale figure warp --image photo.jpg", "[maps](maps.md)"),
