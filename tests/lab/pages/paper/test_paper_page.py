@@ -85,15 +85,16 @@ def test_the_sweep_of_dec_says_how_far_its_modules_move_and_which_is_best(tmp_pa
     for number, (key, displacement) in enumerate(moved.items()):
         last = {"input/displacement": displacement, "blocks.0/displacement": displacement / 2}
         runs.append(a_run(swept_name(*key), 0, 0.85 + 0.01 * number, 0.1) | {"last_epoch": last})
+    runs.append(a_run(swept_name(1e-3, 1, False), 1, 0.855, 0.1) | {"last_epoch": {"input/displacement": 0.02}})
     runs = [run | {"backbone": "deit_tiny"} for run in runs]
     result = {"kind": "classification", "table": "mnist-dec-sweep", "runs": runs}
     (tmp_path / "mnist_dec_sweep.json").write_text(json.dumps(result))
     page = render_paper(tmp_path)
-    assert "| 1 | not run | 85.00 (2.0 %) / 86.00 (inert) | not run |" in page
+    assert "| 1 | not run | 85.25 ± 0.35 (2.0 %) / 86.00 (inert) | not run |" in page
     assert "| 2 | 87.00 (0.4 %) / not run | not run | not run |" in page
     assert (
-        "**The best of them, dec_2_rate1e-04, is more accurate than aug_plus:** holds, with one seed "
-        "(accuracy % 87.00 against 84.00; InvE 10⁻² 10.00 against 14.00)." in page
+        "**The best of those with most seeds, dec_1_rate1e-03, is more accurate than aug_plus:** holds, with one seed "
+        "(accuracy % 85.25 ± 0.35 against 84.00; InvE 10⁻² 10.00 ± 0.00 against 14.00)." in page
     )
 
 
