@@ -208,7 +208,7 @@ class KillReproduce(Campaign):
             *("precision=no", f"data.root={self.digits}"),
         )
         flags = ("--cpu", "--checkpoint-seconds", "0")
-        return plan(TABLE, seeds=1, out=out, only="-aug aug", overrides=overrides, flags=flags)
+        return plan(TABLE, seeds=1, out=out, only=("-aug aug",), overrides=overrides, flags=flags)
 
     def trial(self, draw: Random) -> str | None:
         engine = draw.choices(ENGINES, (0.8, 0.15, 0.05 if importlib.util.find_spec("ray") else 0))[0]

@@ -197,7 +197,10 @@ def parse_evaluate(folder: str, arguments: list[str]) -> Evaluation:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Train every run of a table and write results/TABLE.json; finished runs are skipped, interrupted ones continue."""
+    """Train every run of a table and write results/TABLE.json; finished runs are skipped, interrupted ones continue.
+
+    The file has all finished runs of the table in --out, also those that --only leaves out.
+    """
 
     table: tyro.conf.Positional[str] = ""
     """Name of the table; without it all tables are listed."""
@@ -209,8 +212,9 @@ class Reproduce:
     """Folder for the JSON file of the table."""
     set: tuple[str, ...] = ()
     """Changes to all recipes: epochs=80 data.root=mnist pretrained=deit.safetensors …"""
-    only: str = ""
-    """Train only runs whose name contains this, and the runs they start from."""
+    only: tuple[str, ...] = ()
+    """Train only these runs, and the runs they start from: names of their folders, such as deit_tiny-dec, or parts of
+    several names."""
     jobs: int = 1
     """Runs at a time; several small ones can share a GPU."""
     engine: Literal["local", "ray"] = "local"
@@ -225,6 +229,8 @@ class Reproduce:
     """Compile the backbones' repeated blocks with torch.compile."""
     plan: bool = False
     """Print the commands of all runs, and train nothing."""
+    collect: bool = False
+    """Write the results of the finished runs, and train nothing."""
 
     def run(self) -> None:
         from localscale.lab.recipes.tables import TABLES
@@ -234,23 +240,26 @@ class Reproduce:
             print("\n".join(f"{name:18} {table.title}" for name, table in TABLES.items()))
             return
         flags = (("--cpu",) if self.cpu else ()) + (("--compile-blocks",) if self.compile_blocks else ())
+        every = plan(self.table, seeds=self.seeds, out=self.out, overrides=self.set, flags=flags)
         cells = plan(self.table, seeds=self.seeds, out=self.out, overrides=self.set, only=self.only, flags=flags)
         if self.plan:
             for cell in cells:
                 print(f"{'done ' if cell.finished() else 'to do'} {cell.command_line()}")
             return
-        failed = reproduce(cells, Execution(self.jobs, self.engine, self.address, self.gpus_per_run), progress=True)
+        execution = Execution(self.jobs, self.engine, self.address, self.gpus_per_run)
+        failed = [] if self.collect else reproduce(cells, execution, progress=True)
         if failed and not any(cell.finished() for cell in cells):
             raise TrainingError("\n".join([f"no run of {self.table} is finished; these failed:", *failed]))
-        command = f"localscale {' '.join(sys.argv[1:])}" if len(sys.argv) > 2 else self.table
+        arguments = [argument for argument in sys.argv[1:] if argument != "--collect"]
+        command = f"localscale {' '.join(arguments)}" if len(arguments) > 1 else self.table
         target = self.results / f"{self.table.replace('-', '_')}.json"
         try:
-            write_whole(target, json.dumps(collect(self.table, cells, command), indent=2) + "\n")
+            write_whole(target, json.dumps(collect(self.table, every, command), indent=2) + "\n")
         except LocalScaleError as error:  # which must not hide the errors of the runs
             others = ["these runs failed, too:", *failed] if failed else []
             raise type(error)("\n".join([str(error), *others])) from error
         print(
-            f"{sum(cell.finished() for cell in cells)} of {len(cells)} runs in {target}; localscale tables renders it"
+            f"{sum(cell.finished() for cell in every)} of {len(every)} runs in {target}; localscale tables renders it"
         )
         if failed:
             raise TrainingError("\n".join(["these runs failed:", *failed]))

@@ -18,7 +18,7 @@ from localscale.lab.randomness import Draws
 SMALL: dict[str, Any] = {
     "knots": 4, "channels": (4, 6), "resolution": 16, "max_steps": 3, "tolerance": 1e-3, "fixed_steps": True,
 }  # fmt: skip
-METHOD_FIELDS = ("supervision", "prior", "separation", "supervised_scaling")
+METHOD_FIELDS = ("supervision", "prior", "separation", "identity", "supervised_scaling")
 LABELS = torch.tensor([0, 3, 1])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from localscale.canonicalizer import DECConfig, SiteReport
 from localscale.errors import ConfigError
 from localscale.lab.methods import DEC, FineTune, RandomScaling
-from localscale.lab.methods.dec import map_prior, separation_loss, site_scalars, supervision_error
+from localscale.lab.methods.dec import identity_prior, map_prior, separation_loss, site_scalars, supervision_error
 from localscale.maps import GridMap, SeparableMap, identity_map, random_map
 from localscale.maps.monotone import MonotoneMap
 from localscale.warp import unscale
@@ -116,6 +116,17 @@ def test_the_prior_is_about_the_mean_map():
     assert map_prior(GridMap(opposite.displacements[:1])) > 0.01
 
 
+@EACH_FAMILY
+def test_the_identity_prior_is_about_every_map(family: str, rng: torch.Generator):
+    """Unlike the prior on the mean map, it does not vanish for maps that cancel each other."""
+    assert identity_prior(identity_map(2, (5, 4), family=family)) == 0
+    m = random_map(2, (5, 4), family=family, strength=1.0, generator=rng)
+    moved = m.state() - identity_map(1, (5, 4), family=family).state()
+    torch.testing.assert_close(identity_prior(m), moved.square().mean())
+    opposite = type(m).from_state(m.state() - 2 * torch.stack((0 * moved[0], moved[1])), m.knots)
+    torch.testing.assert_close(identity_prior(opposite), identity_prior(m))
+
+
 def test_every_site_reports_four_scalars():
     method = dec(sites=("input", "blocks.1"), knots=(4, 3))
     model = randomise(method.build(vit()))
@@ -179,7 +190,7 @@ def test_separation_is_the_squared_distance_of_control_points_up_to_its_cap():
 
 def test_separation_compares_every_site_on_an_image_and_its_scaled_copy():
     scaling = RandomScaling(strength=2.0, knots=5)
-    method = dec(sites=("input", "blocks.1"), knots=(4, 3), separation=3.0, prior=0.2, supervised_scaling=scaling)
+    method = dec(sites=("input", "blocks.1"), knots=(4, 3), separation=3.0, identity=0.2, supervised_scaling=scaling)
     model, pictures = randomise(method.build(vit())), images()
     found = method.losses(model, pictures, LABELS, cross_entropy, draws())
     logits, report = model(pictures, return_report=True)
@@ -188,7 +199,9 @@ def test_separation_compares_every_site_on_an_image_and_its_scaled_copy():
     assert all(part < -1e-9 for part in parts)
     torch.testing.assert_close(found["separation"], sum(parts), rtol=1e-3, atol=1e-8)
     torch.testing.assert_close(found["task"], cross_entropy(logits, LABELS))
-    torch.testing.assert_close(found["loss"], found["task"] + 3 * found["separation"] + 0.2 * found["prior"])
+    both = [identity_prior(each[site].map) for site in report for each in (report, scaled)]
+    torch.testing.assert_close(found["identity"], sum(both) / 2, rtol=1e-3, atol=1e-8)
+    torch.testing.assert_close(found["loss"], found["task"] + 3 * found["separation"] + 0.2 * found["identity"])
     found["separation"].backward()
     for canonicalizer in model.canonicalizers.values():
         assert canonicalizer.network.to_x.weight.grad.any()
@@ -268,9 +281,10 @@ def test_supervision_needs_the_input_site():
     ("settings", "text"),
     [
         ({"supervision": -1.0}, "--method.supervision is -1.0"),
-        ({"prior": -0.5}, "--method.prior -0.5 and --method.separation 0.0; expected 0 or more"),
-        ({"prior": float("nan")}, "expected 0 or more"),
-        ({"separation": -1.0}, "--method.separation -1.0; expected 0 or more"),
+        ({"prior": -0.5}, "--method.prior is -0.5; expected a finite number, 0 or more"),
+        ({"prior": float("nan")}, "expected a finite number, 0 or more"),
+        ({"separation": -1.0}, "--method.separation is -1.0"),
+        ({"identity": -1.0}, "--method.identity is -1.0"),
         ({"supervised_scaling": RandomScaling(strength=-1.0)}, "strength is -1.0; expected a finite number"),
     ],
 )

@@ -15,6 +15,7 @@ from toy_processes import children
 from localscale.cli import main
 from localscale.cli.training import parse_train
 from localscale.errors import ConfigError
+from localscale.lab.recipes import PROTOCOLS
 from localscale.lab.recipes.recipe import to_dict
 from localscale.lab.recipes.tables import TABLES
 from localscale.lab.runs.run import Run
@@ -54,6 +55,19 @@ def test_a_table_plans_each_run_once_and_after_the_run_it_starts_from(name, tmp_
         cell.recipe.check()
         assert cell.start is None or cell.start in seen
         seen.add(cell.folder)
+
+
+OF_ONE_METHOD = ("mnist-dec-sweep", "mnist-sizes-long")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, table in TABLES.items() if table.paper in PROTOCOLS and name not in OF_ONE_METHOD],
+)
+def test_a_table_of_methods_has_the_peer_and_the_controls_of_warping(name):
+    rows = {line.row for line in TABLES[name].lines}
+    assert {"centre_zoom", "random_warp"} <= rows
+    assert ("zoom" in rows) != (TABLES[name].task == "objects"), "a saliency sampler cannot scale masks back"
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -98,14 +112,16 @@ def test_the_sweep_of_dec_is_the_whole_grid(tmp_path):
     assert len(cells) == len(grid) == 3 * 4 * 2
     assert {rate for rate, _, _ in grid} == {1e-4, 1e-3, 1e-2}
     assert {modules for _, modules, _ in grid} == {1, 2, 3, 4}
-    assert all((cell.recipe.method.prior > 0) == (cell.recipe.method.separation > 0) for cell in cells)
+    assert all(cell.recipe.method.identity == cell.recipe.method.separation for cell in cells)
 
 
 def test_only_picks_cells_and_what_they_start_from(tmp_path):
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="canon")
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("canon",))
     assert [cell.line.name for cell in cells] == ["aug", "canon"]
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("deit_tiny-dec", "invl"))
+    assert [cell.line.name for cell in cells] == ["aug", "invl", "dec"], "a whole name is no part of others"
     with pytest.raises(ConfigError, match="no cell of mnist-tiny"):
-        plan("mnist-tiny", seeds=1, out=tmp_path, only="cannon")
+        plan("mnist-tiny", seeds=1, out=tmp_path, only=("cannon",))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +171,7 @@ def test_finished_cells_are_skipped_and_a_failure_stops_only_what_starts_from_it
 
 
 def test_finished_runs_are_collected_with_the_epochs_of_the_runs_they_start_from(tmp_path):
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("aug_plus",))
     for cell in cells:
         finish(cell, machine="m", versions={}, metrics={"accuracy": 0.5})
         Run(cell.folder).recipe_file.write_text(json.dumps(to_dict(cell.recipe)))
@@ -177,6 +193,7 @@ def test_a_line_is_compared_with_the_controls_that_start_from_the_same_weights()
         **dict.fromkeys(("aug_plus", "aug_long"), ()),
         **dict.fromkeys(("canon", "invl", "dec", "dec_compose"), ("aug_plus",)),
         **dict.fromkeys(("aug", "dec_joint", "dec_compose_joint"), ("aug_long",)),
+        **dict.fromkeys(("zoom", "centre_zoom", "random_warp"), ("aug_long",)),
     }
 
 
@@ -210,7 +227,7 @@ def test_lines_are_compared_with_their_control_image_by_image(tmp_path):
 
 def test_a_broken_result_does_not_hide_the_errors_of_other_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("localscale.lab.training.reproduce.reproduce", lambda *_, **__: ["runs/a: exit status 1"])
-    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug")
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only=("-aug aug",))
     finish(cell)
     Run(cell.folder).result_file.write_text("{")
     command = ["reproduce", "mnist-tiny", "--seeds", "1", "--only=-aug aug", "--out", str(tmp_path)]
@@ -223,7 +240,7 @@ def test_a_broken_result_does_not_hide_the_errors_of_other_runs(tmp_path, monkey
 def test_trainings_end_with_reproduce(number, digits, tmp_path):
     """Only the process of reproduce gets the signal, as from ``kill`` or a job scheduler."""
     slow = (*SMALL, f"data.root={digits}", "epochs=1000000")
-    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=slow)
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only=("-aug aug",), overrides=slow)
     command = ["reproduce", "mnist-tiny", "--seeds", "1", "--out", str(tmp_path), "--cpu", "--only=-aug aug"]
     process = subprocess.Popen(
         [sys.executable, "-m", "localscale", *command, "--set", *slow],
@@ -249,7 +266,7 @@ def test_a_run_that_another_process_still_trains_is_waited_for(digits, tmp_path)
         "mnist-tiny",
         seeds=1,
         out=tmp_path,
-        only="-aug aug",
+        only=("-aug aug",),
         overrides=(*SMALL, f"data.root={digits}"),
         flags=("--cpu",),
     )
@@ -276,7 +293,7 @@ def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, 
         pytest.importorskip("ray", reason="needs the extra 'ray'")
         monkeypatch.setenv("RAY_TMPDIR", tempfile.mkdtemp(dir="/tmp"))  # not where other tests look for a cluster
     small = (*SMALL, f"data.root={digits}")
-    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus", overrides=small, flags=("--cpu",))
+    cells = plan("mnist-tiny", seeds=1, out=tmp_path, only=("aug_plus",), overrides=small, flags=("--cpu",))
     failed = reproduce(cells, Execution(jobs=2, engine=engine, gpus_per_run=0))
     assert failed == []
     found = collect("mnist-tiny", cells, "a command")
@@ -288,7 +305,7 @@ def test_a_table_is_run_resumed_and_collected_by_real_processes(engine, digits, 
 
 
 def test_the_message_of_a_failed_run_is_shown(tmp_path):
-    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only="-aug aug", overrides=("epochs=0",))
+    (cell,) = plan("mnist-tiny", seeds=1, out=tmp_path, only=("-aug aug",), overrides=("epochs=0",))
     output = cell.folder.with_suffix(".txt")
     output.parent.mkdir(parents=True)
     output.write_text("of an earlier attempt\n")
@@ -296,8 +313,27 @@ def test_the_message_of_a_failed_run_is_shown(tmp_path):
     assert "epochs is 0; expected a positive number" in message
     assert str(output) in message
     assert "earlier" not in message
-    missing = plan("mnist-tiny", seeds=1, out=tmp_path, only="aug_plus")[-1]
+    missing = plan("mnist-tiny", seeds=1, out=tmp_path, only=("aug_plus",))[-1]
     assert "which is not finished" in reproduce([missing], Execution())[0]
+
+
+def test_the_file_of_a_table_has_all_finished_runs_whatever_is_trained(tmp_path, capsys, monkeypatch):
+    trained = []
+    monkeypatch.setattr(
+        "localscale.lab.training.reproduce.reproduce", lambda cells, *_, **__: trained.append(cells) or []
+    )
+    for cell in plan("mnist-tiny", seeds=2, out=tmp_path / "runs"):
+        if (cell.line.name, cell.recipe.seed) in {("aug", 0), ("aug", 1), ("invl", 0)}:
+            finish(cell, machine="m", versions={}, metrics={"accuracy": 0.5}, seed=cell.recipe.seed)
+            Run(cell.folder).recipe_file.write_text(json.dumps(to_dict(cell.recipe)))
+    command = ["reproduce", "mnist-tiny", "--seeds", "2", "--out", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    for extra in (["--only", "canon"], ["--collect"]):
+        main([*command, *extra])
+        found = json.loads((tmp_path / "mnist_tiny.json").read_text())
+        assert sorted((run["row"], run["seed"]) for run in found["runs"]) == [("aug", 0), ("aug", 1), ("invl", 0)]
+        assert "--collect" not in found["command"]
+    assert [[cell.line.name for cell in cells] for cells in trained] == [["aug", "canon"] * 2]
+    assert "3 of 24 runs in" in capsys.readouterr().out
 
 
 def test_nothing_finished_is_nothing_to_write(tmp_path):

@@ -21,7 +21,16 @@ from localscale.lab.randomness import Draws
 from localscale.maps.base import FamilyMap, Map
 from localscale.warp import unscale
 
-__all__ = ["DEC", "NETWORK", "TRAINING", "map_prior", "separation_loss", "site_scalars", "supervision_error"]
+__all__ = [
+    "DEC",
+    "NETWORK",
+    "TRAINING",
+    "identity_prior",
+    "map_prior",
+    "separation_loss",
+    "site_scalars",
+    "supervision_error",
+]
 
 SEPARATION = 0.01  # squared distance of two maps above which the published scripts push them no further
 POINTS = 16  # maps are compared on a lattice of this many points along each side
@@ -47,9 +56,12 @@ class DEC(Method):
     prior: float = 0.0
     """Weight of the prior that keeps the mean map of every site near the identity; 0 turns it off."""
     separation: float = 0.0
-    """Weight of −min(‖Φ(x) − Φ(x′)‖², 0.01), which the published scripts add to the task's loss, with a prior: it
-    pushes the maps of an image and of its scaled copy apart, at every site. The paper does not mention it; 0, the
-    default, turns it off. One forward pass then takes images and scaled copies."""
+    """Weight of −min(‖Φ(x) − Φ(x′)‖², 0.01), which the published scripts add to the task's loss: it pushes the maps of
+    an image and of its scaled copy apart, at every site. The paper does not mention it; 0, the default, turns it off.
+    One forward pass then takes images and scaled copies."""
+    identity: float = 0.0
+    """Weight of the identity prior that the published scripts add with the separation: the mean squared distance of
+    the control points of every map from those of the identity, at every site. 0 turns it off."""
     supervised_scaling: RandomScaling = field(default_factory=RandomScaling)
     """Random scaling of the images for the supervision (g) and for the separation (x′)."""
 
@@ -60,11 +72,9 @@ class DEC(Method):
                 "DEC is trained by the task, and a SizeNetwork learns sizes from the images alone; "
                 "use the method SizeEquilibrium, or DECConfig.paper()"
             )
-        if not all(0 <= weight < math.inf for weight in (self.supervision, self.prior, self.separation)):
-            raise ConfigError(
-                f"--method.supervision is {self.supervision}, --method.prior {self.prior} and --method.separation "
-                f"{self.separation}; expected 0 or more"
-            )
+        for name in ("supervision", "prior", "separation", "identity"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"--method.{name} is {getattr(self, name)}; expected a finite number, 0 or more")
         alone = [site for site in self.config.detached if site != INPUT or not self.supervision]
         if alone:
             raise ConfigError(
@@ -109,6 +119,9 @@ class DEC(Method):
             pairs = [(site.map[:count], site.map[count:]) for site in report.values()]
             found["separation"] = torch.stack([separation_loss(*pair) for pair in pairs]).sum()
             found["loss"] = found["loss"] + self.separation * found["separation"]
+        if self.identity:
+            found["identity"] = torch.stack([identity_prior(site.map) for site in report.values()]).sum()
+            found["loss"] = found["loss"] + self.identity * found["identity"]
         if self.supervision:
             u = self.supervised_scaling.maps(draws, "supervision").to(dtype=report[INPUT].map.dtype)
             canonicalizer = model.canonicalizers[INPUT]
@@ -144,6 +157,17 @@ def separation_loss(found: FamilyMap, found_scaled: FamilyMap) -> Tensor:
     tensor(-0.)
     """
     return -(found.state() - found_scaled.state()).square().sum(dim=1).clamp_max(SEPARATION).mean()
+
+
+def identity_prior(m: FamilyMap) -> Tensor:
+    """Return the mean squared distance of the coordinates of all control points from those of the identity.
+
+    >>> identity_prior(localscale.identity_map(2))
+    tensor(0.)
+    """
+    state = m.state()
+    even = type(m).from_logits(*(state.new_zeros(1, *shape) for shape in m.logit_shapes(m.knots)))
+    return (state - even.state()).square().mean()
 
 
 def map_prior(m: Map) -> Tensor:

@@ -75,7 +75,13 @@ class Execution:
 
 
 def plan(
-    name: str, *, seeds: int, out: Path, overrides: tuple[str, ...] = (), only: str = "", flags: tuple[str, ...] = ()
+    name: str,
+    *,
+    seeds: int,
+    out: Path,
+    overrides: tuple[str, ...] = (),
+    only: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> list[Cell]:
     """Return every cell of a table, each after the cell it starts from.
 
@@ -84,7 +90,8 @@ def plan(
         seeds: number of seeds; they count from 0.
         out: folder for all runs.
         overrides: ``field=value`` for all recipes.
-        only: keep cells whose name contains this, and the cells they start from.
+        only: keep the cells with these names, and the cells they start from. A name is that of a cell's folder, such as
+            deit_tiny-dec, or a part of several names.
         flags: flags for every run.
     """
     table = find_table(name)
@@ -97,11 +104,20 @@ def plan(
         for backbone in table.backbones
         for line in table.lines
     ]
-    wanted = {cell.folder for cell in cells if only in f"{cell.recipe.name} {cell.line.name}"}
-    if not wanted:
-        raise ConfigError(f"--only {only}: no cell of {name} has a name that contains it")
+    if not only:
+        return cells
+    wanted = {folder for pattern in only for folder in _named(pattern, cells, name)}
     wanted |= {cell.start for cell in cells if cell.folder in wanted and cell.start is not None}
     return [cell for cell in cells if cell.folder in wanted]
+
+
+def _named(pattern: str, cells: list[Cell], name: str) -> list[Path]:
+    """Return the folders of the cells that are called ``pattern``, or else whose names contain it."""
+    exact = [cell.folder for cell in cells if cell.folder.parent.name == pattern]
+    found = exact or [cell.folder for cell in cells if pattern in f"{cell.recipe.name} {cell.line.name}"]
+    if not found:
+        raise ConfigError(f"--only {pattern}: no cell of {name} has a name that contains it")
+    return found
 
 
 def _cell(table: Table, line: Line, backbone: str, seed: int, out: Path, arguments: tuple[str, ...]) -> Cell:

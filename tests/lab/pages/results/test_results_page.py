@@ -57,6 +57,17 @@ def test_every_row_has_its_seeds_its_budget_and_the_papers_figure(tmp_path):
     assert "equal-budget control" in page
 
 
+def test_what_energies_learned_is_shown(tmp_path):
+    runs = [a_run("canon", "Canon", seed, 0.7) for seed in (0, 1)]
+    target = tmp_path / "mnist_tiny.json"
+    target.write_text(json.dumps(a_result(runs)))
+    assert "energies learned" not in render_page(tmp_path)
+    for run, undone in zip(runs, (0.5, 0.7), strict=True):
+        run["learned_energies"] = {"steps": 1000, "undone": undone, "chance": 1 / 64}
+    target.write_text(json.dumps(a_result(runs)))
+    assert "| deit_tiny | Canon | 1000 | 60.0 ± 14.1 | 1.6 |" in render_page(tmp_path)
+
+
 def test_differences_to_the_control_are_shown_where_they_are_known(tmp_path):
     result = a_result([a_run("aug_long", "Aug, long (control)", 0, 0.5), a_run("sizes", "Sizes", 0, 0.6)])
     target = tmp_path / "mnist_tiny.json"

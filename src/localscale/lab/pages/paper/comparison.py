@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from localscale.lab.pages.paper.findings import Findings, Found, Value, beats, cell, find_best
 from localscale.lab.pages.results.markdown import render_rows
 from localscale.lab.pages.results.paper import family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW, Record
+from localscale.lab.pages.results.runs import Record, paper_row
 from localscale.lab.recipes import PROTOCOLS
 
 __all__ = ["BASELINES", "DEC_ROWS", "OWN_ROWS", "Comparison", "Metric", "row_label"]
 
-BASELINES = ("base", "aug", "base_plus", "aug_plus", "aug_long", "canon", "invl", "augl")
+BASELINES = (
+    *("base", "aug", "base_plus", "aug_plus", "aug_long", "canon", "invl", "augl"),
+    *("zoom", "centre_zoom", "random_warp"),
+)
 DEC_ROWS = ("dec", "dec_joint")  # the paper's DEC, added to trained weights or trained with them
-OWN_ROWS = ("sizes", "sizes_more", "sizes_shipped")
+OWN_ROWS = ("sizes", "sizes_along", "sizes_tuned", "sizes_more", "sizes_shipped")
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Comparison:
         missing = [f"{name} ({rows['dec'][0]})" for name, rows in self.printed.items() if name not in shown]
         if missing:
             parts.append(
-                f"Not run, with the paper's DEC in brackets: {', '.join(missing)}. `{self.command}` trains them."
+                f"Not run, with the paper's DEC in brackets: {', '.join(missing)}. `{self.command}` trains them. "
+                "[Why they were not trained](results.md#backbones-never-trained)."
             )
         return "\n\n".join(parts)
 
@@ -95,7 +99,7 @@ class Comparison:
     def _row(
         self, family: str, backbone: str, row: str, source: str, runs: list[Record], figures: tuple[str, ...]
     ) -> dict[str, object]:
-        printed = self.printed[family].get(PAPER_ROW.get(row, row), ("–",) * len(self.metrics))
+        printed = self.printed[family].get(paper_row(row), ("–",) * len(self.metrics))
         columns: dict[str, object] = {"paper": family, "here": backbone, "row": row_label(self.task, row, runs)}
         for metric, figure, paper in zip(self.metrics, figures, printed, strict=True):
             columns |= {metric.name: figure, f"paper: {metric.name}": paper}

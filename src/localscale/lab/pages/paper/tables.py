@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import statistics
 from collections.abc import Mapping
 
@@ -25,7 +27,8 @@ from localscale.lab.pages.results.paper import (
     SEGMENTATION,
     family_of_backbone,
 )
-from localscale.lab.pages.results.runs import PAPER_ROW, Record
+from localscale.lab.pages.results.runs import INERT, Record, paper_row
+from localscale.lab.recipes.tables.mnist_ablations import RATES, swept_name
 
 __all__ = [
     "HIERARCHICAL",
@@ -37,6 +40,7 @@ __all__ = [
     "render_mnist_scales",
     "render_runtime",
     "render_scale_1",
+    "render_sweep",
 ]
 
 PYRAMID = ("HRViT", "ResFormer")
@@ -71,26 +75,34 @@ IMAGENET = Comparison(
     "imagenet",
     CLASSIFICATION["imagenet"],
     CLASSES,
-    ("imagenet", "imagenet_tiny", "imagenet_sizes"),
+    ("imagenet", "imagenet_published", "imagenet_tiny", "imagenet_sizes"),
     "localscale reproduce imagenet",
     {},
 )
 
 
+PAPER_OPTIM_BYTES = 43.3e9
+
+
 def render_mnist_scales(findings: Findings) -> str:
     """Return Tab. 3 with our figures for DeiT-Tiny."""
-    return _render_scales(findings.runs("mnist_tiny") | findings.runs("mnist_sizes"), "mnist", "aug")
+    return _render_scales(_joined(findings, "mnist_tiny", "mnist_sizes", "mnist_small"), "mnist", "aug")
 
 
 def render_imagenet_scales(findings: Findings) -> str:
     """Return Tab. 5 with our figures for DeiT-Tiny."""
-    return _render_scales(findings.runs("imagenet_tiny"), "imagenet", "base")
+    return _render_scales(_joined(findings, "imagenet_tiny", "imagenet_published", "imagenet"), "imagenet", "base")
+
+
+def _joined(findings: Findings, *sources: str) -> Found:
+    """Return the runs of several results; a later one replaces the rows of an earlier one."""
+    return functools.reduce(operator.or_, map(findings.runs, sources))
 
 
 def _render_scales(found: Found, task: str, reference: str) -> str:
     rows = []
     for row in (*BASELINES, *DEC_ROWS, *OWN_ROWS):
-        runs, paper = found.get(("deit_tiny", row), []), PER_SCALE[task].get(PAPER_ROW.get(row, row), "–")
+        runs, paper = found.get(("deit_tiny", row), []), PER_SCALE[task].get(paper_row(row), "–")
         if runs or row in PER_SCALE[task]:
             here = "not run"
             if runs:
@@ -121,7 +133,7 @@ def render_scale_1(findings: Findings) -> str:
         return 100 * run["metrics"]["per_scale"]["accuracy"]["1.0"]
 
     rows, claims = [], []
-    found = findings.runs("imagenet_sizes") | findings.runs("imagenet_tiny")
+    found = _joined(findings, "imagenet_sizes", "imagenet_tiny", "imagenet_published", "imagenet")
     for family, printed in SCALE_1.items():
         here = list(dict.fromkeys(backbone for backbone, _ in found if family_of_backbone(backbone) == family))
         for backbone in here or ["–"]:
@@ -175,6 +187,40 @@ def _render_grid(
     return render_rows(rows)
 
 
+def render_sweep(findings: Findings) -> str:
+    """Return accuracy and movement of the paper's DEC by modules and rate, without and with the separation."""
+    found, accuracy = findings.runs("mnist_dec_sweep"), CLASSES[0].value
+    rows = []
+    for modules in MODULES:
+        cells = {}
+        for rate in RATES:
+            both = [found.get(("deit_tiny", swept_name(rate, modules, separated)), []) for separated in (False, True)]
+            cells[f"rate {rate:g}"] = " / ".join(map(_accuracy_and_movement, both)) if any(both) else "not run"
+        rows.append({"modules": modules, **cells})
+    swept = {row: runs for (_, row), runs in found.items() if row.startswith("dec_")}
+    most = max(map(len, swept.values()), default=0)  # a row of one seed may lead by luck
+    names = [row for row, runs in swept.items() if len(runs) == most]
+    best, control = find_best(found, "deit_tiny", names, accuracy, largest=True), found.get(("deit_tiny", "aug_plus"))
+    if not (best and control):
+        return render_rows(rows)
+    figures = (f"{each.name} {cell(best, each.value)} against {cell(control, each.value)}" for each in CLASSES)
+    said = f"{beats(best, control, accuracy, largest=True)} ({'; '.join(figures)})"
+    claim = f"The best of those with most seeds, {best[0]['label']}, is more accurate than {control[0]['label']}:"
+    return f"{render_rows(rows)}\n\n**{claim}** {said}."
+
+
+def _accuracy_and_movement(runs: list[Record]) -> str:
+    """Return the accuracy, and by how much the maps of the module that moves most move points, in % of the side."""
+    if not runs:
+        return "not run"
+
+    def moved(run: Record) -> float:
+        return max(value for name, value in run["last_epoch"].items() if name.endswith("/displacement"))
+
+    mean = statistics.fmean(map(moved, runs))
+    return f"{cell(runs, CLASSES[0].value)} ({f'{100 * mean:.1f} %' if mean >= INERT else 'inert'})"
+
+
 def render_runtime(findings: Findings) -> str:
     """Return Sec. 5.2's comparison with Optim and App. A4's share of the time, with our figures."""
     steps = {
@@ -199,9 +245,34 @@ def render_runtime(findings: Findings) -> str:
                 "holds": f"{optim['ms'] / dec['ms']:.1f} times here",
             },
         ]
+    rows += _deep_runtime(findings.rows("training_cuda", "Time and memory by the steps of a solve"))
     for row in findings.rows("speed_cuda", "Inference with two sites, compiled"):
         if row["model"].startswith("DINOv2"):
             share = 100 * row["overhead %"] / (100 + row["overhead %"])
             said = {"paper": "0.16 of 0.66 s, 24 %", "here": f"{share:.1f} %, two sites, compiled, bfloat16"}
             rows.append({"statement": "The share of DEC in DINOv2's time, batch 128", **said, "holds": "less here"})
     return render_rows(rows) if rows else "Not measured."
+
+
+def _deep_runtime(measured: list[Record]) -> list[dict[str, str]]:
+    """Return the comparison at the fewest steps for which Optim takes the paper's memory, or at the most steps."""
+    by_steps: dict[int, dict[str, Record]] = {}
+    for row in measured:
+        if isinstance(row["ms"], float) and isinstance(row["peak GiB"], float):  # others ran out of memory
+            by_steps.setdefault(row["steps"], {})[row["method"]] = row
+    both = {steps: found for steps, found in sorted(by_steps.items()) if len(found) == 2}
+    if not both:
+        return []
+    enough = (steps for steps, found in both.items() if found["Optim"]["peak GiB"] * 2**30 >= PAPER_OPTIM_BYTES)
+    steps = next(enough, max(both))
+    optim, dec = both[steps]["Optim"], both[steps]["DEC direct"]
+    memory, time = optim["peak GiB"] / dec["peak GiB"], optim["ms"] / dec["ms"]
+    return [
+        {
+            "statement": f"The same with four modules, a look at the whole image and {steps} steps per solve",
+            "paper": "43.30 GB and 0.41 s; 5.75 GB and 0.19 s",
+            "here": f"{optim['peak GiB']:.1f} GiB and {optim['ms'] / 1000:.2f} s; "
+            f"{dec['peak GiB']:.1f} GiB and {dec['ms'] / 1000:.2f} s",
+            "holds": f"{memory:.1f} times the memory, {time:.1f} times the time",
+        }
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from localscale.lab.pages.html import Html, element, join, section, table
 from localscale.lab.pages.report.plots import draw_scales
 from localscale.lab.pages.results.paper import CLASSIFICATION, PER_SCALE, SEGMENTATION, family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW
+from localscale.lab.pages.results.runs import paper_row
 from localscale.lab.runs.finished import FinishedRun
 
 __all__ = ["per_scale_section", "scores_section"]
@@ -48,7 +48,7 @@ def _masks(run: FinishedRun) -> list[str]:
 
 def _paper(run: FinishedRun) -> tuple[str, str, str] | None:
     key, row = run.key_and_row
-    family, printed = family_of_backbone(key), PAPER_ROW.get(row, row)
+    family, printed = family_of_backbone(key), paper_row(row)
     table_of_task = SEGMENTATION if run.task == "objects" else CLASSIFICATION.get(run.task, {})
     figures = table_of_task.get(family, {}).get(printed)
     return None if figures is None else (f"paper: {printed}, {family}", *figures)
@@ -87,7 +87,7 @@ def per_scale_section(runs: Named) -> Html:
             lines[label] = [100 * value for value in found["accuracy"].values()]
             totals[label] = f"{100 * found['mean']:.2f} ± {100 * found['std']:.2f}"
     row = first.key_and_row[1]
-    values, _, total = PER_SCALE.get(first.task, {}).get(PAPER_ROW.get(row, row), "").partition("; ")
+    values, _, total = PER_SCALE.get(first.task, {}).get(paper_row(row), "").partition("; ")
     if len(values.split(", ")) == len(scales):
         lines["paper (Swin)"], totals["paper (Swin)"] = [float(value) for value in values.split(", ")], total
     rows = [[label, *(f"{value:.2f}" for value in line), totals[label]] for label, line in lines.items()]

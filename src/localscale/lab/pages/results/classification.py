@@ -8,7 +8,7 @@ from typing import Any
 
 from localscale.lab.pages.results.markdown import plain, render_rows
 from localscale.lab.pages.results.paper import ABLATION, CLASSIFICATION, PER_SCALE, family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Groups, grouped, inert_note, site_rows, spread
+from localscale.lab.pages.results.runs import SITES_TITLE, Groups, grouped, inert_note, paper_row, site_rows, spread
 
 __all__ = ["render_classification"]
 
@@ -20,6 +20,11 @@ CANONICAL_NOTE = (
     "mean size in canonical forms, as a fraction of the side. Converged: share of images with a residual below 1e-3."
 )
 
+ENERGY_TITLE = "#### What Canon's energies learned"
+ENERGY_NOTE = (
+    "Share of known configurations that the one of least energy undid on training images, before the backbone was "
+    "trained, and the share that a random choice undoes."
+)
 
 DIFFERENCE_TITLE = "#### Difference to the control"
 DIFFERENCE_NOTE = (
@@ -40,6 +45,9 @@ def render_classification(result: dict[str, Any]) -> str:
     sites = site_rows(groups)
     if sites:
         parts += ["", SITES_TITLE, "", inert_note(sites) + render_rows(sites)]
+    energies = _energy_rows(groups)
+    if energies:
+        parts += ["", ENERGY_TITLE, "", ENERGY_NOTE, "", render_rows(energies)]
     canonical = _canonical_rows(groups)
     if canonical:
         parts += ["", CANONICAL_TITLE, "", CANONICAL_NOTE, "", render_rows(canonical)]
@@ -59,7 +67,7 @@ def _setting(result: dict[str, Any]) -> str:
 def _main(groups: Groups, paper: str) -> str:
     rows = []
     for (backbone, row), runs in groups.items():
-        printed = CLASSIFICATION.get(paper, {}).get(family_of_backbone(backbone), {}).get(PAPER_ROW.get(row, row))
+        printed = CLASSIFICATION.get(paper, {}).get(family_of_backbone(backbone), {}).get(paper_row(row))
         entry = {
             "backbone": backbone,
             "row": runs[0]["label"],
@@ -124,9 +132,20 @@ def _scales(groups: Groups, paper: str) -> str:
             {"backbone": backbone, "row": runs[0]["label"]}
             | {name: f"{value:.2f}" for name, value in zip(names, means, strict=True)}
             | {"overall": f"{statistics.fmean(means):.2f} ± {statistics.pstdev(means):.2f}"}
-            | ({"paper (Swin)": PER_SCALE[paper].get(PAPER_ROW.get(row, row), "–")} if paper in PER_SCALE else {})
+            | ({"paper (Swin)": PER_SCALE[paper].get(paper_row(row), "–")} if paper in PER_SCALE else {})
         )
     return render_rows(rows)
+
+
+def _energy_rows(groups: Groups) -> list[dict[str, Any]]:
+    rows = []
+    for (backbone, _), runs in groups.items():
+        found = [run["learned_energies"] for run in runs if "learned_energies" in run]
+        if found:
+            undone = spread(found, lambda each: 100 * each["undone"], digits=1)
+            shares = {"undone %": undone, "chance %": f"{100 * found[0]['chance']:.1f}"}
+            rows.append({"backbone": backbone, "row": runs[0]["label"], "steps": found[0]["steps"], **shares})
+    return rows
 
 
 def _canonical_rows(groups: Groups) -> list[dict[str, Any]]:

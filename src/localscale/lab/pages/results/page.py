@@ -103,7 +103,8 @@ def _never_trained(trained: set[tuple[str, str]]) -> list[str]:
     if not rows:
         return []
     note = (
-        "Recipes exist for these backbones too, but they were never trained, for lack of GPU time. This page has no "
-        "result for them; the tests train every method on tiny backbones only."
+        "Recipes exist for these backbones too, but they were never trained. The recorded runs had little GPU time and "
+        "no network connection, and Swin, BEiT and DINOv2 need weights that timm downloads. This page has no result "
+        "for them; the tests train every method on tiny backbones only."
     )
     return ["", "## Backbones never trained", "", note, "", render_rows(rows)]

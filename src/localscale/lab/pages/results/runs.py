@@ -6,10 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PAPER_ROW", "SITES_TITLE", "Groups", "Record", "grouped", "inert_note", "site_rows", "spread"]
-
-# The row of the paper that each of our rows is compared with, where the names differ.
-PAPER_ROW = {"dec_joint": "dec", "dec_compose": "dec", "dec_compose_joint": "dec"}
+__all__ = ["INERT", "SITES_TITLE", "Groups", "Record", "grouped", "inert_note", "paper_row", "site_rows", "spread"]
 
 SITES_TITLE = "#### Canonicalizers by site, means over the training images of the last epoch"
 
@@ -17,6 +14,15 @@ INERT = 1e-3  # of the side: a quarter of a pixel at 224 px
 
 Record = dict[str, Any]  # one run of a result
 Groups = dict[tuple[str, str], list[Record]]  # by backbone and row
+
+
+def paper_row(row: str) -> str:
+    """Return the row of the paper that one of our rows is compared with.
+
+    >>> paper_row("dec_joint"), paper_row("canon")
+    ('dec', 'canon')
+    """
+    return "dec" if row.startswith("dec") else row
 
 
 def grouped(runs: list[Record]) -> Groups:

@@ -6,7 +6,7 @@ from typing import Any
 
 from localscale.lab.pages.results.markdown import plain, render_rows
 from localscale.lab.pages.results.paper import SEGMENTATION, family_of_backbone
-from localscale.lab.pages.results.runs import PAPER_ROW, SITES_TITLE, Record, grouped, inert_note, site_rows, spread
+from localscale.lab.pages.results.runs import SITES_TITLE, Record, grouped, inert_note, paper_row, site_rows, spread
 
 __all__ = ["render_segmentation"]
 
@@ -28,7 +28,7 @@ def render_segmentation(result: dict[str, Any]) -> str:
 
 def _row(backbone: str, row: str, runs: list[Record], measured: set[str]) -> dict[str, Any]:
     family = family_of_backbone(backbone)
-    printed = SEGMENTATION.get(NEAREST.get(family, family), {}).get(PAPER_ROW.get(row, row), ("–", "–"))
+    printed = SEGMENTATION.get(NEAREST.get(family, family), {}).get(paper_row(row), ("–", "–"))
     return {
         "backbone": backbone,
         "row": runs[0]["label"],

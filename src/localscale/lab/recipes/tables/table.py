@@ -10,7 +10,7 @@ from localscale.lab.recipes.changes import Changes, with_changes
 from localscale.lab.recipes.recipe import Recipe
 from localscale.lab.recipes.rows import Budget, BudgetName, Row
 
-__all__ = ["PEERS", "Line", "Table", "lines_of"]
+__all__ = ["CONTROLS", "PEERS", "Line", "Table", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -109,5 +109,7 @@ def lines_of(*rows: str) -> tuple[Line, ...]:
     return tuple(map(Line, rows))
 
 
-PEERS = lines_of("zoom", "centre_zoom", "random_warp")
-"""What a user might take instead of a canonicalizer, and two controls of warping."""
+CONTROLS = lines_of("centre_zoom", "random_warp")
+"""Two controls of warping."""
+PEERS = (*lines_of("zoom"), *CONTROLS)
+"""What a user might take instead of a canonicalizer, which cannot scale masks back, and the two controls."""
