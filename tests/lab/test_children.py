@@ -4,24 +4,27 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_sharer
 from pathlib import Path
 
 import pytest
 import sleeping_child
+from torch.utils.data import DataLoader, Dataset
 
 from localscale.lab import children
-from localscale.lab.children import Child, ended_by_signals, stop_all
+from localscale.lab.children import Child, ended_by_signals, ending_workers, stop_all
 from localscale.lab.folders import locked
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from localscale.lab.children import Child, ended_by_signals, stop_all
+from localscale.lab.children import Child, ended_by_signals, ending_workers, stop_all
 from localscale.lab.folders import locked
 with ended_by_signals():
     child = Child("sleeping_child", (), Path(sys.argv[1]))
@@ -158,3 +161,25 @@ def test_a_fork_does_not_keep_a_folder_locked(tmp_path: Path) -> None:
     finally:
         worker.kill()
         worker.join()
+
+
+class Addresses(Dataset[str]):
+    """The address at which a data worker hands on tensors; some time later, nothing."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> str:
+        if place:
+            time.sleep(0.5)
+            return ""
+        resource_sharer.DupFd(0)
+        return str(resource_sharer._resource_sharer._address)
+
+
+def test_a_data_worker_says_nothing_if_its_parent_hangs_up(capfd: pytest.CaptureFixture[str]) -> None:
+    reader = iter(DataLoader(Addresses(), batch_size=None, num_workers=1, worker_init_fn=ending_workers()))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(next(reader))
+    assert list(reader) == [""]
+    assert capfd.readouterr().err == ""
