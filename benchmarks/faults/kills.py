@@ -69,6 +69,8 @@ ENGINES = ("forked", "local", "ray")  # forked: local, with trainings that need 
 class Resumed(Campaign):
     """Runs that are killed once or twice and then continued."""
 
+    patience = 240.0
+
     def begin(self, folder: Path) -> None:
         """Set what the forks share, before anything is computed: threads do not survive a fork.
 
