@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localscale.errors import DataError, OutputError
-from localscale.files import clear_drafts, read_whole, seal, unseal, write_all, write_whole
+from localscale.files import read_whole, seal, unseal, write_all, write_whole
 
 
 def test_written_over_and_with_its_folders(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def half_written(folder: Path, ready: str) -> None:
     def write(draft: Path) -> None:
         draft.write_text("half")
         (folder / ready).touch()
-        time.sleep(60)
+        time.sleep(600)
 
     write_all({folder / "file": write})
 
@@ -102,6 +102,8 @@ def test_the_drafts_of_killed_processes_are_cleared_and_no_others(tmp_path: Path
     for process in (dead, alive):
         process.start()
     while not ((tmp_path / "dead").exists() and (tmp_path / "alive").exists()):
+        assert dead.is_alive()
+        assert alive.is_alive()
         time.sleep(0.01)
     os.kill(dead.pid, signal.SIGKILL)
     dead.join()
@@ -114,7 +116,7 @@ def test_the_drafts_of_killed_processes_are_cleared_and_no_others(tmp_path: Path
     finally:
         alive.kill()
         alive.join()
-    clear_drafts(tmp_path)
+    write_whole(tmp_path / "other", "newer", durable=True)
     assert not list(tmp_path.glob(".file.*-*.part"))
 
 

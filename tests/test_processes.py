@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import localscale as ls
+from localscale import processes
 from localscale.cli import main
 from localscale.errors import ConfigError, DataError, TrainingError
 from localscale.lab.tasks.folder import Central, Crops
@@ -132,12 +135,45 @@ def test_fit_says_what_happened_in_a_worker(validating: bool, second: Any, kind:
     assert caught.value.__suppress_context__
 
 
+class Torn(Dataset[Any]):
+    """Images of a worker that breaks the connection over which it hands on a tensor, and dies some seconds later."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, place: int) -> Any:
+        def serve(sharer: Any) -> None:
+            sharer._listener.accept().close()
+            time.sleep(self.seconds)
+            killed()
+
+        resource_sharer._ResourceSharer._serve = serve
+        return torch.rand(3, 8, 8), place % 2
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0, "was killed"), (0.3, "was killed"), (600.0, "ended unexpectedly")])
+def test_a_connection_may_break_before_the_signal(seconds: float, told: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "PATIENCE", 0.1 if seconds == 600 else 20)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    with pytest.raises(TrainingError, match=f"a process that loads images {told}") as caught:
+        ls.fit(model, DataLoader(Torn(seconds), num_workers=1), epochs=1, cpu=True, progress=False)
+    assert caught.value.__suppress_context__
+
+
+@explained("again")
+def failing(error: Exception) -> None:
+    raise error
+
+
 def test_other_errors_pass(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for error in (RuntimeError("a matrix is singular"), KeyError("Caught"), OSError(2, "none"), ValueError()):
-        with pytest.raises(type(error)) as caught, explained("again"):
-            raise error
+        with pytest.raises(type(error)) as caught:
+            failing(error)
         assert caught.value is error
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(RuntimeError, match="closed"), explained("again"):
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer")
+    with pytest.raises(RuntimeError, match="closed"):
+        failing(RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["AppServer"]
 
-SECONDS = 20  # for one request
+SECONDS = 50  # for one request
 
 
 class AppServer:

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from localscale.cli import main
 from localscale.lab.children import end_with_parent
 
-__all__ = ["Forked", "Moment", "completed", "forked", "kill_at", "operations", "running", "seconds_of"]
+__all__ = ["Forked", "Moment", "completed", "forked", "kill_at", "operations", "printed_in", "running", "seconds_of"]
 
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate", "shutil.rmtree"}
 
@@ -124,7 +124,7 @@ def kill_at(moment: Moment, work: Callable[[], object], folder: Path, output: Pa
 def completed(
     work: Callable[[], object], output: Path, meanwhile: Callable[[int], object] = lambda pid: None
 ) -> str | None:
-    """Do ``work`` in a fork; return None after its success, else the last line that it printed.
+    """Do ``work`` in a fork; return None after its success, else its exit status and the last line that it printed.
 
     ``meanwhile`` is called with the number of the process.
     """
@@ -137,8 +137,15 @@ def completed(
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
-    printed = output.read_text(encoding="utf-8", errors="replace").strip().splitlines() if output.exists() else []
-    return None if status == 0 else (printed or [f"status {status}"])[-1][:300]
+    if status == 0:
+        return None
+    last = printed_in(output).strip().splitlines()[-1:]
+    return ": ".join([f"status {os.waitstatus_to_exitcode(status)}", *last])[:300]
+
+
+def printed_in(output: Path) -> str:
+    """Return what was printed, an empty text if nothing was."""
+    return output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
 
 
 def operations(work: Callable[[], object], folder: Path, output: Path) -> int:

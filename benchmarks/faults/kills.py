@@ -8,7 +8,9 @@ import hashlib
 import importlib.util
 import io
 import itertools
+import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -30,6 +32,7 @@ from benchmarks.faults.killing import (
     forked,
     kill_at,
     operations,
+    printed_in,
     running,
     seconds_of,
 )
@@ -58,15 +61,24 @@ SIZES = SizeEquilibrium(
     learning_steps=4,
 )
 EPOCHS = 8  # of the runs of the table
+# PyTorch raises the error of a killed worker at a signal, also while Python starts a thread, which then shows this.
+STARTING = re.compile(r"^Exception (?:ignored )?in thread.*QueueFeederThread.*\nTraceback", re.MULTILINE)
 ENGINES = ("forked", "local", "ray")  # forked: local, with trainings that need not import everything again
 
 
 class Resumed(Campaign):
     """Runs that are killed once or twice and then continued."""
 
+    patience = 240.0
+
     def begin(self, folder: Path) -> None:
-        """Set what the forks share, before anything is computed: threads do not survive a fork."""
+        """Set what the forks share, before anything is computed: threads do not survive a fork.
+
+        Data workers are forked, too, as those of a command. A process that was spawned itself would spawn them, and
+        each would import PyTorch.
+        """
         torch.set_num_threads(1)
+        multiprocessing.set_start_method("fork", force=True)
         self.folder, self.output = folder, folder / "printed.txt"
 
     def measure(self, kinds: dict[str, Callable[[Path], object]]) -> None:
@@ -173,6 +185,8 @@ class KillWorkers(KillTraining):
             sentence = told.read_text(encoding="utf-8") if told.exists() else ""
             if sentence and not sentence.startswith("a process that loads images"):
                 return f"a worker killed {where} is explained as {sentence}"
+            if "Traceback" in STARTING.sub("", printed_in(self.output)):
+                return f"a worker killed {where} shows a foreign traceback"
             failure = completed(partial(self.kinds["folder"], folder), self.output)
             if failure:
                 return f"the training does not continue after a worker was killed {where}: {failure}"

@@ -143,7 +143,7 @@ class Meet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.meeting is not None:
-            self.meeting.wait(timeout=30)
+            self.meeting.wait(timeout=120)
         return x
 
     def __deepcopy__(self, memo: dict) -> "Meet":

@@ -1,6 +1,5 @@
 """Gradients of two processes are those of one process with the whole batch."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,9 @@ def loss(model: nn.Module, images: Tensor) -> Tensor:
     return model(images).square().sum(dim=1).mean()
 
 
-def work(rank: int, port: int, folder: str) -> None:
+def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     try:
         model = DistributedDataParallel(made(), find_unused_parameters=False)
         share = IMAGES.chunk(WORLD)[rank]
@@ -47,19 +46,13 @@ def work(rank: int, port: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.mark.slow
 def test_gradients_equal_those_of_the_joined_batch(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     model = made()
     loss(model, IMAGES).backward()
     expected = {name: parameter.grad for name, parameter in model.named_parameters()}
-    torch.multiprocessing.spawn(work, args=(free_port(), str(tmp_path)), nprocs=WORLD)
+    torch.multiprocessing.spawn(work, args=(str(tmp_path),), nprocs=WORLD)
     shares = [load_file(tmp_path / f"{rank}.safetensors") for rank in range(WORLD)]
     for name, gradient in expected.items():
         for share in shares:

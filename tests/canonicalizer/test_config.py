@@ -304,8 +304,9 @@ def test_a_class_without_annotations_that_can_be_read_is_accepted():
 
 
 def test_a_text_that_is_no_json():
-    with pytest.raises(ConfigError, match=r"^the configuration is not JSON: "):
-        DECConfig.from_json("{sites: input}")
+    for text in ("{sites: input}", 100_000 * "[", 10_000 * "1"):
+        with pytest.raises(ConfigError, match=r"^the configuration is not JSON: "):
+            DECConfig.from_json(text)
     with pytest.raises(ConfigError, match=r"^a configuration is list; expected a dictionary"):
         DECConfig.from_json("[]")
 

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.faults import CAMPAIGNS
 from benchmarks.faults.campaign import Tally, run
+from localscale import processes
 from localscale.checkpoints import read_state
 from localscale.lab.data.generation.store import Store
 from localscale.lab.training import runner
@@ -36,6 +37,17 @@ def test_a_training_that_forgets_its_weights_is_reported(monkeypatch: pytest.Mon
     monkeypatch.setattr(runner, "read_checkpoint", lambda path, model, optimizer: read_state(path))
     tally = tried("kill-training", 6)
     assert any("differences, the first in" in failure for failure in tally.failures.values())
+
+
+@pytest.mark.slow
+def test_workers_are_killed_and_their_training_goes_on():
+    assert not tried("kill-workers", 3).failures
+
+
+@pytest.mark.slow
+def test_a_killed_worker_that_nobody_explains_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "_find_sentence", lambda *_: None)
+    assert any("ends the training with" in failure for failure in tried("kill-workers", 8).failures.values())
 
 
 @pytest.mark.slow

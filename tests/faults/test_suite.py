@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 class Odd(Campaign):
     """Survives even numbers only."""
 
-    name, about, goal, patience = "odd", "odd numbers", 4, 0.2
+    name, about, goal, patience = "odd", "odd numbers", 4, 1.0
 
     def trial(self, draw: Random) -> str | None:
         number = draw.randrange(10**6)

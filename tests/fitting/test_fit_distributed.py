@@ -60,7 +60,7 @@ def fit_until_the_second_dies(folder: Path) -> None:
 
 
 def test_the_death_of_one_process_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
-    together(fit_until_the_second_dies, tmp_path, ends=(1, -signal.SIGKILL), seconds=60)
+    together(fit_until_the_second_dies, tmp_path, ends=(1, -signal.SIGKILL))
     told = (tmp_path / "told.txt").read_text(encoding="utf-8")
     assert told.startswith("process 0 of 2 lost another process of this training, whose own output may say why")
     assert told.endswith("call ls.fit again, which goes on from the last checkpoint if it has the same out")

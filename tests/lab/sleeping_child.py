@@ -6,6 +6,6 @@ import sys
 import time
 
 if __name__ == "__main__":
-    below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    below = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(os.getpid(), below.pid, flush=True)
-    time.sleep(60)
+    time.sleep(600)

@@ -4,29 +4,32 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_sharer
 from pathlib import Path
 
 import pytest
 import sleeping_child
+from torch.utils.data import DataLoader, Dataset
 
 from localscale.lab import children
-from localscale.lab.children import Child, ended_by_signals, stop_all
+from localscale.lab.children import Child, ended_by_signals, ending_workers, stop_all
 from localscale.lab.folders import locked
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from localscale.lab.children import Child, ended_by_signals, stop_all
+from localscale.lab.children import Child, ended_by_signals, ending_workers, stop_all
 from localscale.lab.folders import locked
 with ended_by_signals():
     child = Child("sleeping_child", (), Path(sys.argv[1]))
     try:
-        time.sleep(60)
+        time.sleep(600)
     finally:
         stop_all([child])
 """
@@ -38,7 +41,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -72,12 +75,13 @@ def test_a_child_ends_with_its_parent(number: int, tmp_path: Path) -> None:
     try:
         with printed_by(output) as (child, below):
             parent.send_signal(number)
-            assert parent.wait(20) == (-9 if number == signal.SIGKILL else 143)
+            assert parent.wait(120) == (-9 if number == signal.SIGKILL else 143)
             wait_for(lambda: not running(child))
             if number == signal.SIGTERM:
                 wait_for(lambda: not running(below))
     finally:
         parent.kill()
+        parent.wait()
 
 
 def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
@@ -105,16 +109,16 @@ def test_a_child_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_child_whose_parent_has_ended_does_not_begin() -> None:
-    done = subprocess.run([sys.executable, "-m", children.__name__, "1", "this"], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", children.__name__, "1", "this"], capture_output=True, timeout=300)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
 
 
 def test_without_the_kernel_a_thread_watches_the_parent(tmp_path: Path) -> None:
     watching = (
         "import os, sys, time; from localscale.lab import children; children._ask_kernel = lambda: False; "
-        "children.end_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+        "children.end_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(600)"
     )
-    start = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {watching!r}]); time.sleep(60)"
+    start = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {watching!r}]); time.sleep(600)"
     with (tmp_path / "output").open("w") as output:
         parent = subprocess.Popen([sys.executable, "-c", start], stdout=output)
     try:
@@ -124,6 +128,7 @@ def test_without_the_kernel_a_thread_watches_the_parent(tmp_path: Path) -> None:
             wait_for(lambda: not running(child))
     finally:
         parent.kill()
+        parent.wait()
 
 
 def test_signals_that_the_program_handles_keep_their_effect() -> None:
@@ -139,7 +144,7 @@ def test_signals_that_the_program_handles_keep_their_effect() -> None:
 
 def test_the_own_parent_is_no_reason_to_end() -> None:
     checked = "import os; from localscale.lab.children import end_with_parent; end_with_parent(os.getppid()); print(1)"
-    assert subprocess.run([sys.executable, "-c", checked], capture_output=True, timeout=60).stdout == b"1\n"
+    assert subprocess.run([sys.executable, "-c", checked], capture_output=True, timeout=300).stdout == b"1\n"
 
 
 def test_a_fork_does_not_keep_a_folder_locked(tmp_path: Path) -> None:
@@ -147,14 +152,36 @@ def test_a_fork_does_not_keep_a_folder_locked(tmp_path: Path) -> None:
     with locked(tmp_path, activity="writing to"):
         context = multiprocessing.get_context("fork")
         began = context.Event()
-        worker = context.Process(target=lambda: (began.set(), time.sleep(60)))
+        worker = context.Process(target=lambda: (began.set(), time.sleep(600)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, about threads of other tests
             worker.start()
-        began.wait(20)
+        began.wait(120)
     try:
         with locked(tmp_path, activity="writing to"):
             assert worker.is_alive()
     finally:
         worker.kill()
         worker.join()
+
+
+class Addresses(Dataset[str]):
+    """The address at which a data worker hands on tensors; some time later, nothing."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, place: int) -> str:
+        if place:
+            time.sleep(0.5)
+            return ""
+        resource_sharer.DupFd(0)
+        return str(resource_sharer._resource_sharer._address)
+
+
+def test_a_data_worker_says_nothing_if_its_parent_hangs_up(capfd: pytest.CaptureFixture[str]) -> None:
+    reader = iter(DataLoader(Addresses(), batch_size=None, num_workers=1, worker_init_fn=ending_workers()))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(next(reader))
+    assert list(reader) == [""]
+    assert capfd.readouterr().err == ""

@@ -33,7 +33,7 @@ def in_two_processes(measure: Callable[[int], dict[str, Any]], folder: Path) -> 
 
 def _worker(rank: int, measure: Callable[[int], dict[str, Any]], folder: Path) -> None:
     torch.set_num_threads(1)
-    patience = timedelta(seconds=60)
+    patience = timedelta(seconds=300)
     dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=WORLD, timeout=patience)
     try:
         (folder / f"{rank}.json").write_text(json.dumps(measure(rank)))

@@ -222,7 +222,7 @@ class DECConfig:
         """Read the settings that ``to_json`` returned."""
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers too long and brackets too deep
             raise ConfigError(f"the configuration is not JSON: {error}") from error
         return cls.from_dict(values)
 

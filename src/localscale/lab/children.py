@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 __all__ = ["Child", "end_with_parent", "ended_by_signals", "ending_workers", "stop_all"]
 
@@ -116,12 +116,22 @@ def end_with_parent(parent: int) -> None:
 
 
 def ending_workers() -> Callable[[int], None]:
-    """Return a ``worker_init_fn`` for a ``DataLoader`` whose workers end with this process."""
+    """Return a ``worker_init_fn`` for a ``DataLoader`` whose workers end with this process.
+
+    If this process stops taking batches in the middle of one, because another worker has died, they say nothing.
+    """
     return functools.partial(_begin_worker, os.getpid())
 
 
 def _begin_worker(parent: int, number: int) -> None:
     end_with_parent(parent)
+    sys.excepthook = _show_unless_hung_up
+
+
+def _show_unless_hung_up(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    """Show an error of the thread that hands tensors to the parent, unless the parent has closed the connection."""
+    if not isinstance(error, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, place)
 
 
 def _ask_kernel() -> bool:

@@ -251,10 +251,11 @@ def test_trainings_end_with_reproduce(number, digits, tmp_path):
         wait_for(Run(cell.folder).log.exists)
         (child,) = children(process.pid)
         process.send_signal(number)
-        status = process.wait(30)
-        wait_for(lambda: not running(child), 5)
+        status = process.wait(120)
+        wait_for(lambda: not running(child), 60)
     finally:
         process.kill()
+        process.wait()
     assert status == {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGKILL: -9}[number]
     if number != signal.SIGKILL:
         assert Run(cell.folder).checkpoint.exists(), "it was asked to stop, and wrote its checkpoint"

@@ -111,7 +111,7 @@ def die_as(rank: int, at: str, recipe: Recipe, folder: Path) -> None:
 @pytest.mark.parametrize(("rank", "at"), [(0, "step"), (1, "step"), (1, "evaluation")])
 def test_the_death_of_one_ends_the_other_and_loses_nothing(rank: int, at: str, digits: Path, tmp_path: Path):
     recipe, ends = tiny(digits, epochs=2), (-signal.SIGKILL, 1)
-    together(die_as, rank, at, recipe, tmp_path / "run", ends=ends if rank == 0 else ends[::-1], seconds=60)
+    together(die_as, rank, at, recipe, tmp_path / "run", ends=ends if rank == 0 else ends[::-1])
     told = (tmp_path / "run.txt").read_text()
     assert told.startswith(f"process {1 - rank} of 2 lost another process of this training")
     assert told.endswith("run the same command again with --resume, which goes on from the last checkpoint")

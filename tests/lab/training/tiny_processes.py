@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -32,7 +31,7 @@ def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
     return process
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -99,17 +98,14 @@ def train_and(
 
 def killed(recipe: Recipe, folder: Path, prepare: Callable[[Any], None], detail: Any = None, **rest: float) -> bool:
     process = start(train_and, recipe, folder, prepare, detail, *rest.values())
-    process.join(60)
-    return process.exitcode == -signal.SIGKILL
+    process.join(300)
+    dead = process.exitcode == -signal.SIGKILL
+    process.kill()
+    process.join()
+    return dead
 
 
 # Runs of two
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def _be_one_of(world: int, rank: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -117,16 +113,20 @@ def _be_one_of(world: int, rank: int, port: int, work: Callable[..., None], argu
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
     work(*arguments)
 
 
 def together(
-    work: Callable[..., None], *arguments: Any, world: int = 2, ends: tuple[int, ...] = (0, 0), seconds: float = 120
+    work: Callable[..., None], *arguments: Any, world: int = 2, ends: tuple[int, ...] = (0, 0), seconds: float = 300
 ) -> None:
-    """Run ``work`` in ``world`` processes of one process group, as ``accelerate launch`` does; check how each ends."""
-    port = free_port()
-    processes = [start(_be_one_of, world, rank, port, work, arguments) for rank in range(world)]
+    """Run ``work`` in ``world`` processes of one process group, as ``accelerate launch`` does; check how each ends.
+
+    The store by which they find each other is here, so that its port is free when it is chosen and stays taken.
+    """
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = [start(_be_one_of, world, rank, store.port, work, arguments) for rank in range(world)]
     deadline = time.monotonic() + seconds
     try:
         for process in processes:
@@ -135,3 +135,4 @@ def together(
     finally:
         for process in processes:
             process.kill()
+            process.join()

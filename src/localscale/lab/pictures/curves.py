@@ -35,7 +35,7 @@ def read_per_scale(path: Path, rows: tuple[str, ...] = ()) -> tuple[list[str], d
         found: dict[str, list[dict[str, float]]] = {}
         for run in runs:
             found.setdefault(run["label"], []).append(run["metrics"]["per_scale"]["accuracy"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a result of localscale reproduce ({type(error).__name__}: {error}); give --result a "
             "file that it wrote"

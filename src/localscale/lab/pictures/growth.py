@@ -29,7 +29,7 @@ def read_growth(path: Path) -> Growth:
         for row in rows:
             kept = {key: float(row[key]) for key in ("value", *(f"{line} {unit}" for line in LINES for unit in UNITS))}
             found.setdefault(row["axis"], []).append(kept)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a benchmark result ({type(error).__name__}: {error}); give --result a file that "
             "python -m benchmarks --suite speed wrote"

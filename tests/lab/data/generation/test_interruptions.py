@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import toy_job as toy
 from toy_job import hashes, toy_job
-from toy_processes import descendants, finished_chunks, is_actor, start, wait_for, workers_of
+from toy_processes import descendants, finished_chunks, is_actor, started, wait_for, workers_of
 
 from localscale.errors import OutputError
 from localscale.lab.data.generation import Job, Stage, generate
@@ -33,10 +33,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
 )
 def test_killed_runs_continue(form: str, workers: int, moments: tuple[int, ...], whole: dict, tmp_path: Path) -> None:
     for chunks in moments:
-        process = start(tmp_path, form, workers, seconds=0.1)
-        wait_for(lambda: (tmp_path / "dataset.json").exists() and finished_chunks(tmp_path) >= chunks)  # noqa: B023
-        process.kill()  # the next run starts at once, while workers of this one may still be alive
-        process.wait()
+        with started(tmp_path, form, workers, seconds=0.1):
+            wait_for(lambda: (tmp_path / "dataset.json").exists() and finished_chunks(tmp_path) >= chunks)  # noqa: B023
+        # It was killed. The next run starts at once, while workers of this one may still be alive.
         assert not (tmp_path / "manifest.jsonl").exists()
     generate(toy_job(), tmp_path, form=form)  # type: ignore[arg-type]
     assert hashes(tmp_path) == whole[form]
@@ -44,14 +43,14 @@ def test_killed_runs_continue(form: str, workers: int, moments: tuple[int, ...],
 
 def test_dead_workers_are_replaced_and_ctrl_c_leaves_no_drafts(whole: dict, tmp_path: Path) -> None:
     """Every worker is killed, so only new ones can continue; then the run is interrupted."""
-    process = start(tmp_path, "folder", 2, seconds=0.2)
-    wait_for(lambda: finished_chunks(tmp_path) >= 1)
-    for pid in workers_of(process.pid):
-        os.kill(pid, signal.SIGKILL)
-    finished = finished_chunks(tmp_path)
-    wait_for(lambda: finished_chunks(tmp_path) >= finished + 2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) != 0
+    with started(tmp_path, "folder", 2, seconds=0.2) as process:
+        wait_for(lambda: finished_chunks(tmp_path) >= 1)
+        for pid in workers_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        finished = finished_chunks(tmp_path)
+        wait_for(lambda: finished_chunks(tmp_path) >= finished + 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) != 0
     store = Store(tmp_path, "folder", 3, toy.SIZE)
     assert 0 < len(store.unfinished()) < len(store.chunks)
     assert not list(tmp_path.glob(".drafts/*"))
@@ -62,13 +61,11 @@ def test_dead_workers_are_replaced_and_ctrl_c_leaves_no_drafts(whole: dict, tmp_
 @pytest.mark.slow
 def test_a_worker_holds_the_lock_until_it_ends(tmp_path: Path) -> None:
     """A stopped worker outlives its killed parent and may still write, so another run must not."""
-    process = start(tmp_path, "folder", 2, seconds=0.2)
-    wait_for(lambda: finished_chunks(tmp_path) >= 1)
-    orphan = workers_of(process.pid)[0]
-    os.kill(orphan, signal.SIGSTOP)
+    with started(tmp_path, "folder", 2, seconds=0.2) as process:
+        wait_for(lambda: finished_chunks(tmp_path) >= 1)
+        orphan = workers_of(process.pid)[0]
+        os.kill(orphan, signal.SIGSTOP)
     try:
-        process.kill()
-        process.wait()
         with pytest.raises(OutputError, match="another process is writing to"):
             generate(toy_job(), tmp_path)
     finally:
@@ -95,7 +92,7 @@ def test_a_script_without_a_main_guard_is_refused(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode != 0
     assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
@@ -104,11 +101,11 @@ def test_a_script_without_a_main_guard_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_worker_of_a_local_ray_is_killed(whole: dict, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
-    process = start(tmp_path, "shards", 2, "ray", seconds=0.25)
-    wait_for(lambda: finished_chunks(tmp_path) >= 2, 90)
-    actors = [pid for pid in descendants(process.pid) if is_actor(pid)]
-    os.kill(actors[0], signal.SIGKILL)
-    assert process.wait(timeout=120) == 0
+    with started(tmp_path, "shards", 2, "ray", seconds=0.25) as process:
+        wait_for(lambda: finished_chunks(tmp_path) >= 2)
+        actors = [pid for pid in descendants(process.pid) if is_actor(pid)]
+        os.kill(actors[0], signal.SIGKILL)
+        assert process.wait(timeout=300) == 0
     assert hashes(tmp_path) == whole["shards"]
 
 
@@ -118,7 +115,8 @@ def test_gpu_stages_run_in_their_own_ray_actors(whole: dict, tmp_path: Path, mon
     traces = tmp_path / "traces"
     traces.mkdir()
     monkeypatch.setenv("TOY_TRACES", str(traces))
-    assert start(tmp_path / "out", "folder", 2, "ray-with-gpu", seconds=0.02).wait(timeout=120) == 0
+    with started(tmp_path / "out", "folder", 2, "ray-with-gpu", seconds=0.02) as process:
+        assert process.wait(timeout=300) == 0
     ran = {stage: {path.name.split("-")[1] for path in traces.glob(f"{stage}-*")} for stage in ("double", "write")}
     assert len(ran["double"]) == 1
     assert ran["write"]
@@ -129,8 +127,8 @@ def test_gpu_stages_run_in_their_own_ray_actors(whole: dict, tmp_path: Path, mon
 @pytest.mark.slow
 def test_ray_reports_the_error_of_a_stage(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs the extra 'ray'")
-    process = start(tmp_path / "out", "folder", 2, "ray", seconds=-1, stderr=subprocess.PIPE)
-    _, told = process.communicate(timeout=120)
+    with started(tmp_path / "out", "folder", 2, "ray", seconds=-1, stderr=subprocess.PIPE) as process:
+        _, told = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "refused: Traceback" in told.decode()
     assert told.decode().strip().endswith("ValueError: cannot sleep for -1.0 seconds")

@@ -6,24 +6,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import toy_job as toy
 
 
-def start(
+@contextlib.contextmanager
+def started(
     out: Path, form: str, workers: int, engine: str = "local", *, seconds: float, stderr: int = subprocess.DEVNULL
-) -> subprocess.Popen[bytes]:
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the toy job until the end of the block."""
     command = [sys.executable, toy.__file__, str(out), form, str(workers), engine, str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(Path(toy.__file__).parent)}
     # A background job of a shell ignores SIGINT, and so would its children.
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, env=environment, stderr=stderr, stdout=subprocess.DEVNULL, preexec_fn=listen)
+    null = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stderr=stderr, stdout=null, preexec_fn=listen) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not hold in time"

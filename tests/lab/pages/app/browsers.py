@@ -29,7 +29,10 @@ def served(temporary: Path, *arguments: str) -> Iterator[tuple[str, subprocess.P
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=temporary
     )
-    try:
+    with process, contextlib.ExitStack() as stack:
+        stack.callback(process.kill)  # if it does not end when it is asked to
+        stack.callback(process.communicate, timeout=SECONDS)
+        stack.callback(process.terminate)
         printed = []
         assert process.stdout is not None
         for line in process.stdout:
@@ -39,9 +42,6 @@ def served(temporary: Path, *arguments: str) -> Iterator[tuple[str, subprocess.P
                 break
         else:
             raise AssertionError("".join(printed))
-    finally:
-        process.terminate()
-        process.communicate(timeout=SECONDS)
 
 
 class Visit:

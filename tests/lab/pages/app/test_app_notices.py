@@ -51,7 +51,7 @@ def test_closing_waits_for_the_running_handler():
 
     thread = threading.Thread(target=slow)
     thread.start()
-    assert started.wait(5)
+    assert started.wait(60)
     notices.wait_for_handler()
     assert ended
     thread.join()

@@ -26,7 +26,7 @@ def load_boxes(path: Path) -> Mapping[str, Any]:
     """Read a JSON file ``{"class/image.jpg": [left, top, right, bottom]}``; ``parse_box`` checks each entry."""
     try:
         boxes = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path.name} cannot be read as JSON: {error}") from error
     if not isinstance(boxes, dict):
         raise DataError(

@@ -91,7 +91,7 @@ def read_class_index(path: Path) -> list[tuple[str, str]]:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         numbered = {int(key): (folder, name) for key, (folder, name) in table.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise DataError(
             f'{path} is not a class index ({error}); expected {{"000": ["n01440764", "tench"], …}}'
         ) from error

@@ -65,7 +65,7 @@ def digest_of_model(folder: Path) -> str:
     try:
         names = sorted(json.loads((folder / CONTENTS).read_text(encoding="utf-8")))
         lines = [f"{_sha256(folder / name)}  {name}\n" for name in names]
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{folder.name} cannot be read again: {error}") from error
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -80,7 +80,7 @@ def is_unpacked(folder: Path) -> bool:
     try:
         sizes = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
         return bool(sizes) and all(is_intact(folder / name, size=size) for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return False
 
 
