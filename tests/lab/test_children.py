@@ -24,7 +24,7 @@ from localscale.lab.folders import locked
 PARENT = """
 import sys, time
 from pathlib import Path
-from localscale.lab.children import Child, ended_by_signals, ending_workers, stop_all
+from localscale.lab.children import Child, ended_by_signals, stop_all
 from localscale.lab.folders import locked
 with ended_by_signals():
     child = Child("sleeping_child", (), Path(sys.argv[1]))
