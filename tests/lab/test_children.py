@@ -15,13 +15,13 @@ import pytest
 import sleeping_child
 
 from localscale.lab import children
-from localscale.lab.children import Child, ended_by_signals, stop_all
+from localscale.lab.children import Child, ended_by_signals, loading_workers, stop_all
 from localscale.lab.folders import locked
 
 PARENT = """
 import sys, time
 from pathlib import Path
-from localscale.lab.children import Child, ended_by_signals, stop_all
+from localscale.lab.children import Child, ended_by_signals, loading_workers, stop_all
 from localscale.lab.folders import locked
 with ended_by_signals():
     child = Child("sleeping_child", (), Path(sys.argv[1]))
@@ -158,3 +158,9 @@ def test_a_fork_does_not_keep_a_folder_locked(tmp_path: Path) -> None:
     finally:
         worker.kill()
         worker.join()
+
+
+def test_no_more_workers_load_images_than_there_are_cores() -> None:
+    cores = loading_workers(1 << 20)
+    assert 1 <= cores <= (os.cpu_count() or 1)
+    assert [loading_workers(asked) for asked in (0, cores, cores + 1)] == [0, cores, cores]
