@@ -119,6 +119,7 @@ def test_a_report_and_figures_are_drawn(run: Path, tmp_path: Path):
     main(["report", str(run), "--control", control, "--images", "2", "--quiet", "--out", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text()
     assert "Left out" not in page
+    assert "The paper has no row" not in page
     assert "Accuracy on the locally scaled variants of the images: this run" in page
     assert any(f"{name}/" in page for name in ("blue", "green", "red"))
     for figure in ("canonical", "learned"):

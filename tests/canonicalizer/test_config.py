@@ -333,3 +333,6 @@ def test_settings_that_cannot_be_read_are_refused(tmp_path: Path):
     (tmp_path / "dec.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"no configuration can be read from .*dec\.json \('utf-8' codec"):
         DECConfig.of(tmp_path / "dec.json")
+    (tmp_path / "dec.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"^.*dec\.json: the configuration is not JSON"):
+        DECConfig.of(tmp_path / "dec.json")

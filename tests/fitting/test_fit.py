@@ -340,8 +340,11 @@ def test_loaders_that_cannot_be():
         fit(Colours(), [(images[:4], labels[:4]), (images[4:5], labels[4:5])])
     with pytest.raises(DataError, match=r"labels run from 0 to 2, and the model answers with 2 classes.*num_classes=3"):
         fit(Colours(2), loader())
-    with pytest.raises(DataError, match=r"a batch is Tensor; expected \(images, labels\)"):
+    with pytest.raises(DataError, match=r"a batch is Tensor \(\d+, 3, .*expected \(images, labels\)"):
         fit(Colours(), [images])
+    dataset = list(zip(images, labels, strict=True))
+    with pytest.raises(DataError, match=r"a batch is \(Tensor \(3, .*\), Tensor \(\)\);.*DataLoader\(dataset"):
+        fit(Colours(), dataset)
     with pytest.raises(DataError, match="generator without a length"):
         fit(Colours(), (batch for batch in [(images, labels)]))
     with pytest.raises(DataError, match="train_loader has no batch"):

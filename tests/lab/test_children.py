@@ -18,7 +18,7 @@ import sleeping_child
 from torch.utils.data import DataLoader, Dataset
 
 from localscale.lab import children
-from localscale.lab.children import Child, ended_by_signals, ending_workers, stop_all
+from localscale.lab.children import Child, ended_by_signals, ending_workers, loading_workers, stop_all
 from localscale.lab.folders import locked
 
 PARENT = """
@@ -185,3 +185,9 @@ def test_a_data_worker_says_nothing_if_its_parent_hangs_up(capfd: pytest.Capture
         connection.connect(next(reader))
     assert list(reader) == [""]
     assert capfd.readouterr().err == ""
+
+
+def test_no_more_workers_load_images_than_there_are_cores() -> None:
+    cores = loading_workers(1 << 20)
+    assert 1 <= cores <= (os.cpu_count() or 1)
+    assert [loading_workers(asked) for asked in (0, cores, cores + 1)] == [0, cores, cores]

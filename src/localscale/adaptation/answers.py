@@ -19,11 +19,13 @@ from localscale.errors import SiteError
 from localscale.maps.base import Map
 from localscale.warp import scale, scale_boxes, scale_points, unscale
 
-__all__ = ["are_detections", "has_places", "scale_answer", "unscale_labels"]
+__all__ = ["has_boxes", "has_places", "scale_answer", "unscale_labels"]
 
 Images = Tensor | Sequence[Tensor]
 Size = tuple[int, int]
 TOKENS = ("hidden", "token", "embed")  # words in the names of tensors (B, tokens, channels)
+FRACTIONS = "pred_boxes"  # the answer of transformers' detectors: (centre x, centre y, width, height), in fractions
+CLASSES = "class_labels"  # of transformers' labels, whose boxes are such fractions, too
 
 
 def scale_answer(answer: Any, m: Map, images: Images, size: Size | None = None) -> Any:
@@ -31,7 +33,8 @@ def scale_answer(answer: Any, m: Map, images: Images, size: Size | None = None) 
 
     That is every tensor ``(B, K, h, w)`` of any h and w; every tensor ``(B, h, w)`` with the aspect ratio of the
     images, such as depth, unless its name is one of tokens, such as ``last_hidden_state``; and the boxes, masks and
-    keypoints of detectors. They may be entries of dictionaries, of transformers' outputs, of tuples and of lists.
+    keypoints of detectors, of torchvision or as ``pred_boxes`` of transformers. They may be entries of dictionaries, of
+    transformers' outputs, of tuples and of lists.
     Losses, scores, tokens and attentions stay as they are.
 
     Args:
@@ -52,10 +55,13 @@ def scale_answer(answer: Any, m: Map, images: Images, size: Size | None = None) 
 
 
 def has_places(name: str, value: Any) -> bool:
-    """Return whether an argument holds label maps, ``labels`` of three or four dimensions, or boxes of each image."""
+    """Return whether an argument holds label maps, boxes of each image, or ``mask_labels``, the masks of each image.
+
+    Label maps are ``labels`` of three or four dimensions.
+    """
     if isinstance(value, Tensor):
         return name == "labels" and value.dim() in (3, 4)
-    return are_detections(value)
+    return _are_detections(value) or (name == "mask_labels" and _are_masks(value))
 
 
 def unscale_labels(value: Any, m: Map, images: Images, size: Size | None = None) -> Any:
@@ -65,16 +71,24 @@ def unscale_labels(value: Any, m: Map, images: Images, size: Size | None = None)
     """
     if isinstance(value, Tensor):
         return _to_canonical(value, m, size)
+    if _are_masks(value):
+        return type(value)(_to_canonical(one, m[index], size) for index, one in enumerate(value))
     return type(value)(_unscale_detection(one, m[index], _size(images[index]), size) for index, one in enumerate(value))
+
+
+def _are_masks(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, Tensor) and one.dim() == 3 for one in value)
 
 
 def _scale_part(part: Any, name: str, m: Map, images: Images, size: Size | None) -> tuple[Any, bool]:
     """Return a part of an answer, scaled back, and whether anything in it had a place."""
     if isinstance(part, Tensor):
+        if name == FRACTIONS and part.dim() == 3 and isinstance(images, Tensor):
+            return _scale_fractions(part, m, _size(images), size), True
         if not isinstance(images, Tensor) or "attention" in name or not _fits(part, images, name, size):
             return part, False
         return _to_image(part, m, _size(images), size), True
-    if are_detections(part) and len(part) == len(images):
+    if _are_detections(part) and len(part) == len(images):
         back = (_scale_detection(one, m[index], _size(images[index]), size) for index, one in enumerate(part))
         return type(part)(back), True
     done = {
@@ -142,7 +156,12 @@ def _to_canonical(x: Tensor, m: Map, size: Size | None) -> Tensor:
     return unscale(x, m, size=size, mode="bilinear" if x.is_floating_point() else "nearest")
 
 
-def are_detections(value: Any) -> bool:
+def has_boxes(answer: Any) -> bool:
+    """Return whether an answer is that of a detector of torchvision, or of transformers."""
+    return _are_detections(answer) or (isinstance(answer, Mapping) and FRACTIONS in answer)
+
+
+def _are_detections(value: Any) -> bool:
     """Return whether ``value`` is a list of dictionaries with boxes, as torchvision's detectors take and return."""
     return (
         isinstance(value, list | tuple)
@@ -158,9 +177,33 @@ def _scale_detection(detection: Mapping[str, Any], m: Map, image_size: Size, siz
     return _move_detection(detection, move, lambda masks: _to_image(masks, m, image_size, size))
 
 
+def _scale_fractions(boxes: Tensor, m: Map, image_size: Size, size: Size | None) -> Tensor:
+    """Return boxes ``(B, N, 4)``, (centre x, centre y, width, height) as fractions of the sides, scaled back."""
+    shown = size or image_size
+    corners = _resize_places(_to_corners(boxes, shown), shown, image_size)
+    return _to_fractions(scale_boxes(corners, m, size=image_size), image_size)
+
+
+def _to_corners(boxes: Tensor, size: Size) -> Tensor:
+    """Return the left, top, right and bottom in pixels of boxes in fractions of an image of ``size``."""
+    centre, extent = boxes.unflatten(-1, (2, 2)).unbind(-2)
+    return torch.cat((centre - extent / 2, centre + extent / 2), dim=-1) * xy_pair(size[1], size[0], boxes).repeat(2)
+
+
+def _to_fractions(corners: Tensor, size: Size) -> Tensor:
+    """Return boxes in fractions of an image of ``size``, the inverse of ``_to_corners``."""
+    first, second = (corners / xy_pair(size[1], size[0], corners).repeat(2)).unflatten(-1, (2, 2)).unbind(-2)
+    return torch.cat(((first + second) / 2, second - first), dim=-1)
+
+
 def _unscale_detection(detection: Mapping[str, Any], m: Map, image_size: Size, size: Size | None) -> dict[str, Any]:
+    fractions = CLASSES in detection
+
     def move(places: Tensor, by: Callable[..., Tensor]) -> Tensor:
-        return _resize_places(by(places, m.inverse(), size=image_size), image_size, size or image_size)
+        boxes = fractions and by is scale_boxes
+        there = by(_to_corners(places, image_size) if boxes else places, m.inverse(), size=image_size)
+        there = _resize_places(there, image_size, size or image_size)
+        return _to_fractions(there, size or image_size) if boxes else there
 
     return _move_detection(detection, move, lambda masks: _to_canonical(masks, m, size))
 

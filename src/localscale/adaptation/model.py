@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from localscale.adaptation.answers import are_detections, scale_answer
+from localscale.adaptation.answers import has_boxes, scale_answer
 from localscale.adaptation.arguments import call_base, find_images, first_weight, unscale_arguments
 from localscale.adaptation.averaging import average_answers
 from localscale.adaptation.channel import Channel, Pass
@@ -247,7 +247,7 @@ class AdaptedModel(SavedModel):
             output = average_answers(own, output, kwargs.get("labels"))
         if self.dec_config.mode == "equivariant":
             output = scale_answer(output, m, images, size)
-        elif are_detections(output) and not self.channel.disabled:
+        elif has_boxes(output) and not self.channel.disabled:
             warnings.warn(
                 'with mode="invariant" the boxes are places in the canonical forms, not in the images; adapt the model '
                 'with DECConfig(mode="equivariant")',

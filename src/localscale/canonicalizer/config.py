@@ -211,7 +211,10 @@ class DECConfig:
                 "expected a DECConfig, a dictionary, the path of a JSON file that DECConfig.to_json wrote, or, in "
                 'ls.adapt, the name of a canonicalizer that comes with the package: "photographs"'
             ) from error
-        return cls.from_json(text)
+        try:
+            return cls.from_json(text)
+        except ConfigError as error:
+            raise ConfigError(f"{settings}: {error}") from error
 
     def to_json(self) -> str:
         """Return the settings as a JSON text."""

@@ -26,10 +26,10 @@ def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
     else:
         images = labels = None
     if not isinstance(images, Tensor) or not isinstance(labels, Tensor) or images.dim() != 4:
-        found = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
         raise DataError(
-            f"a batch is {found}; expected (images, labels) or a dictionary with pixel_values and labels, where images "
-            "is a tensor (batch, channels, height, width) and labels a tensor"
+            f"a batch is {_describe(batch)}; expected (images, labels) or a dictionary with pixel_values and labels, "
+            "where images is a tensor (batch, channels, height, width) and labels a tensor; a dataset becomes batches "
+            "by torch.utils.data.DataLoader(dataset, batch_size=32)"
         )
     if not images.is_floating_point():
         raise DataError(
@@ -37,6 +37,17 @@ def images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
             "example by model.preprocessing.transform()"
         )
     return images, labels
+
+
+def _describe(batch: Any) -> str:
+    """Return the types of what a batch holds, and the shapes of tensors."""
+    if isinstance(batch, Tensor):
+        return f"Tensor {tuple(batch.shape)}"
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{key}: {_describe(value)}" for key, value in batch.items()) + "}"
+    if isinstance(batch, tuple):
+        return "(" + ", ".join(_describe(value) for value in batch) + ")"
+    return type(batch).__name__
 
 
 def logits_of(answer: Any) -> Tensor:

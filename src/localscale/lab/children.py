@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
-__all__ = ["Child", "end_with_parent", "ended_by_signals", "ending_workers", "stop_all"]
+__all__ = ["Child", "end_with_parent", "ended_by_signals", "ending_workers", "loading_workers", "stop_all"]
 
 PATIENCE = 5.0  # seconds in which a child that was asked to stop may finish its step and write a checkpoint
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
@@ -121,6 +121,11 @@ def ending_workers() -> Callable[[int], None]:
     If this process stops taking batches in the middle of one, because another worker has died, they say nothing.
     """
     return functools.partial(_begin_worker, os.getpid())
+
+
+def loading_workers(asked: int) -> int:
+    """Return how many processes of ``asked`` load images: no more than the cores that this process may use."""
+    return min(asked, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _begin_worker(parent: int, number: int) -> None:

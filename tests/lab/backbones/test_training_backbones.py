@@ -93,7 +93,7 @@ def test_weights_that_cannot_be_downloaded_are_reported(monkeypatch: pytest.Monk
 
     def offline(name: str, *, pretrained: bool = False, **settings: Any) -> Any:
         if pretrained:
-            raise OSError("Name or service not known")
+            raise OSError("Name or service not known. Please check the connection\nand try again")
         return create(name, **settings)
 
     monkeypatch.setattr(timm, "create_model", offline)

@@ -1,6 +1,7 @@
 """Every kind of image is read as upright 8-bit RGB; other files raise an error with their name."""
 
 import io
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image
 
 from localscale.errors import DataError
-from localscale.lab.data.images import encode_image, encode_mask, read_image
+from localscale.lab.data.images import encode_image, encode_mask, open_image, read_image
 
 RAMP = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (48, 1))
 
@@ -106,3 +107,16 @@ def test_image_formats() -> None:
     assert np.abs(np.asarray(read_image(encode_image(image, "jpg"))).astype(int) - image).max() <= 8
     with pytest.raises(DataError, match='"bmp" is unknown; expected "png" or "jpg"'):
         encode_image(image, "bmp")
+
+
+def test_threads_that_read_images_leave_the_warnings_as_they_were() -> None:
+    data = saved(Image.new("RGB", (4, 4)))
+    before = list(warnings.filters)
+    first, second = open_image(data), open_image(data)
+    first.__enter__()
+    second.__enter__()
+    with pytest.warns(UserWarning, match="of another library"):
+        warnings.warn("of another library", stacklevel=1)
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert list(warnings.filters) == before

@@ -119,8 +119,9 @@ def create_backbone(
     except Exception as error:
         if pretrained != "timm":
             raise
+        cause = str(error).strip().partition("\n")[0].partition(". ")[0][:200]  # the first sentence
         raise DataError(
-            f"the pretrained weights of {name} cannot be loaded ({type(error).__name__}: {str(error).strip()[:200]}); "
+            f"the pretrained weights of {name} cannot be loaded ({type(error).__name__}: {cause}); "
             "check the connection, or name a safetensors file with --pretrained FILE, or --pretrained none"
         ) from error
     if pretrained not in ("timm", "none"):

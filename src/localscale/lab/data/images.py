@@ -9,6 +9,7 @@ import colorsys
 import contextlib
 import io
 import stat
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,34 @@ MAX_BYTES = 1 << 30  # of a file
 SIXTEEN_BIT = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
 
 Pixels = TypeVar("Pixels")
+
+
+class _Quiet:
+    """Ignore Pillow's warnings, about broken EXIF data and large sizes, while any thread is in this block.
+
+    The filters belong to the process. If each thread saved and restored them, one that ends late would restore what
+    another had set, and warnings would stay off.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.readers = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.readers += 1
+            if self.readers == 1:
+                self.before = warnings.catch_warnings()
+                self.before.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.readers -= 1
+            if not self.readers:
+                self.before.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
 
 
 @contextlib.contextmanager
@@ -50,12 +79,10 @@ def open_image(
     Image.init()
     known = [form for form in formats if form in Image.OPEN]  # AVIF is missing in some builds of Pillow
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about broken EXIF data and large sizes, which are handled here
-            with Image.open(io.BytesIO(data), formats=known) as image:
-                if image.width * image.height > most:
-                    raise DataError(f"has {image.width}×{image.height} pixels; at most {most:,} are read")
-                yield image
+        with _QUIET, Image.open(io.BytesIO(data), formats=known) as image:
+            if image.width * image.height > most:
+                raise DataError(f"has {image.width}×{image.height} pixels; at most {most:,} are read")
+            yield image
     except DataError as error:
         raise DataError(f"{name} {error}") from None
     except UnidentifiedImageError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
 
-from localscale.lab.children import ending_workers
+from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.tasks.task import Indices, seed_of
 
 __all__ = ["read_crops"]
@@ -27,5 +27,7 @@ def read_crops(
         [(i, seed_of(seed, "crop", n)) for i, n in zip(step.images.tolist(), step.samples.tolist(), strict=True)]
         for step in again
     )
-    reader: Any = DataLoader(images, batch_sampler=places, num_workers=workers, worker_init_fn=ending_workers())
+    reader: Any = DataLoader(
+        images, batch_sampler=places, num_workers=loading_workers(workers), worker_init_fn=ending_workers()
+    )
     return zip(steps, reader, strict=True)

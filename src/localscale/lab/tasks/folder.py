@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
-from localscale.lab.children import ending_workers
+from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.class_folders import ClassFolders, hold_out, leave_out_broken, list_class_folders
 from localscale.lab.data.images import read_image
 from localscale.lab.methods.augmentation import RandomScaling
@@ -60,7 +60,7 @@ class FolderData(TaskData):
     check_images: bool = True
     """Decode all images before training and leave out broken ones; otherwise a broken image ends the run."""
     workers: int = 4
-    """Processes that read images."""
+    """Processes that read images, at most one for each core."""
     data_seed: int = 0
     """Seed of the held-out images and of the scalings for InvE."""
     classes: tuple[str, ...] = ()
@@ -152,7 +152,10 @@ class FolderTask(Task):
         outcomes = OutcomeRecorder(len(self.val), device=device)
         mine = list(shard.of(len(self.val)))
         reader = DataLoader(
-            Central(self, mine), batch_size=self.batch_size, num_workers=data.workers, worker_init_fn=ending_workers()
+            Central(self, mine),
+            batch_size=self.batch_size,
+            num_workers=loading_workers(data.workers),
+            worker_init_fn=ending_workers(),
         )
         bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
         with torch.no_grad(), bar:

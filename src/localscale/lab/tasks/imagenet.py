@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError, DataError
-from localscale.lab.children import ending_workers
+from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
@@ -56,7 +56,7 @@ class ImageNetData(TaskData):
     """Training images: magnitude of RandAugment, torchvision's with two operations on each crop, such as 9; 0 turns it
     off."""
     workers: int = 4
-    """Processes that read images."""
+    """Processes that read images, at most one for each core."""
     data_seed: int = 0
     """Seed by which train_limit picks training images."""
 
@@ -123,7 +123,7 @@ class ImageNetTask(Task):
         reader = DataLoader(
             _Groups(self.test, groups, mine),
             batch_size=at_once,
-            num_workers=self.data.workers,
+            num_workers=loading_workers(self.data.workers),
             worker_init_fn=ending_workers(),
         )
         bar = tqdm(total=len(mine), desc="evaluating", unit="group", leave=False, disable=not progress)

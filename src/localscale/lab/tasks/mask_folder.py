@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
-from localscale.lab.children import ending_workers
+from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.mask_folders import (
     MaskFolder,
     check_mask_folder,
@@ -79,7 +79,7 @@ class MaskFolderData(TaskData):
     scaling: RandomScaling = field(default_factory=RandomScaling)
     """Random local scaling of the validation images for EquE."""
     workers: int = 4
-    """Processes that read images."""
+    """Processes that read images, at most one for each core."""
     data_seed: int = 0
     """Seed of the held-out images and of the scalings for EquE."""
     classes: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ class MaskFolderTask(Task):
         reader = DataLoader(
             WholeImages(self, mine),
             batch_size=self.batch_size,
-            num_workers=data.workers,
+            num_workers=loading_workers(data.workers),
             worker_init_fn=ending_workers(),
         )
         bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)

@@ -22,7 +22,8 @@ def scores_section(runs: Named) -> Html:
     rows += [[name, *figures, *["–"] * (len(head) - 3)] for name, *figures in printed]
     note = "The paper's figures are for a backbone of the same family; its size, data and training budget may differ."
     if not printed:
-        note = "The paper has no row for this recipe."
+        known = any(run.task == "objects" or run.task in CLASSIFICATION for run in runs.values())
+        note = "The paper has no row for this recipe." if known else ""
     return section("scores", "Scores", table(head, rows), element("p", _definition(dense), " ", note, class_="note"))
 
 
