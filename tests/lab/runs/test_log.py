@@ -54,7 +54,7 @@ def test_lines_without_a_checksum_need_their_fields(line: object, log: Log):
 
 
 def test_a_position_comes_back():
-    position = {"step": 3, "skipped": 1, "schedule": SCHEDULE}
+    position = {"step": 3, "skipped": 1, "schedule": SCHEDULE, "sums": {"loss": 0.5}}
     assert Position.from_state({"position": position}, 4) == Position(**position)
 
 
@@ -64,11 +64,13 @@ def test_a_position_comes_back():
         None,
         {},
         {"step": 3, "skipped": 1},
-        {"step": 5, "skipped": 1, "schedule": SCHEDULE},
-        {"step": True, "skipped": 1, "schedule": SCHEDULE},
-        {"step": 3.0, "skipped": 1, "schedule": SCHEDULE},
-        {"step": 3, "skipped": 1, "schedule": {"best": 1.0}},
-        {"step": 3, "skipped": 1, "schedule": SCHEDULE | {"best": "x"}},
+        {"step": 5, "skipped": 1, "schedule": SCHEDULE, "sums": {}},
+        {"step": True, "skipped": 1, "schedule": SCHEDULE, "sums": {}},
+        {"step": 3.0, "skipped": 1, "schedule": SCHEDULE, "sums": {}},
+        {"step": 3, "skipped": 1, "schedule": {"best": 1.0}, "sums": {}},
+        {"step": 3, "skipped": 1, "schedule": SCHEDULE | {"best": "x"}, "sums": {}},
+        {"step": 3, "skipped": 1, "schedule": SCHEDULE},
+        {"step": 3, "skipped": 1, "schedule": SCHEDULE, "sums": {"loss": "x"}},
     ],
 )
 def test_a_position_without_its_keys_is_refused(position: object):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -50,18 +51,22 @@ class Epoch:
 
 @dataclass
 class Position:
-    """The progress of a run: all of its state besides the weights and the optimizer's state."""
+    """The progress of a run: all of its state besides the weights and the optimizer's state.
+
+    ``sums`` are those of the logged scalars in an epoch that has begun; only the state of a checkpoint holds them.
+    """
 
     step: int = 0
     skipped: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_state(cls, state: dict[str, Any], steps: int) -> Position:
         """Return the position in the state of a checkpoint; raise ``ValueError`` for one outside ``steps`` or none."""
         found = state.get("position")
-        if not isinstance(found, dict) or set(found) != {"step", "skipped", "schedule"}:
-            raise ValueError(f"it is {found!r}; expected step, skipped and schedule")
+        if not isinstance(found, dict) or set(found) != {"step", "skipped", "schedule", "sums"}:
+            raise ValueError(f"it is {found!r}; expected step, skipped, schedule and sums")
         if not all(type(found[name]) is int and 0 <= found[name] <= steps for name in ("step", "skipped")):
             raise ValueError(f"it is {found!r}, of {steps} steps")
         schedule = found["schedule"]
@@ -69,6 +74,9 @@ class Position:
             raise ValueError(f"its schedule is {schedule!r}; expected best, waited and drops")
         if not all(isinstance(value, int | float) for value in schedule.values()):
             raise ValueError(f"its schedule is {schedule!r}; expected numbers")
+        sums = found["sums"]
+        if not isinstance(sums, dict) or not all(isinstance(value, int | float) for value in sums.values()):
+            raise ValueError(f"its sums are {sums!r}; expected numbers by name")
         return cls(**found)
 
 
@@ -157,6 +165,7 @@ class Loop:
         self.optimizer = settings.optimizer(groups, self.model, accelerator.device if replayed else None)
         self.schedule = Schedule(settings, self.optimizer, self.batches.per_epoch)
         self.position = Position(schedule=self.schedule.state())
+        self._sums = _Sums()
         self._gradients = Gradients(self.model)
         self._mix = mixing(recipe.regularization, task.classes)
         step = TrainingStep(self.model, recipe.method, task.criterion(smoothing(recipe.regularization)))
@@ -198,10 +207,15 @@ class Loop:
                 tensor.copy_(broadcast(tensor))
         return found
 
+    def state(self) -> dict[str, Any]:
+        """Return the position for a checkpoint, between two steps."""
+        return vars(self.position) | {"sums": self._sums.state()}
+
     def restore(self, position: Position) -> None:
         """Continue from ``position``, after the weights and the optimizer's state have been loaded."""
-        self.position = position
+        self.position = dataclasses.replace(position, sums={})
         self.schedule.restore(position.schedule)
+        self._sums = _Sums.of(position.sums, position.step % self.batches.per_epoch, self.device)
 
     def run(self, after_epoch: Callable[[Epoch], None], *, progress: bool) -> None:
         """Train to the last step and call ``after_epoch`` after every epoch; Ctrl-C stops between two steps."""
@@ -209,21 +223,21 @@ class Loop:
             total=self.total_steps, initial=self.position.step, desc="training", unit="step", disable=not progress
         )
         self._step.train()
-        sums, started = _Sums(), time.perf_counter()
+        started = time.perf_counter()
         with bar, memory_advice(self.recipe.optimization.batch_size), StopRequest(self.shard.world == 1) as stop:
             steps = self.batches.steps(self.position.step, self.total_steps)
             for indices, loaded in self.task.load(steps, self.recipe.seed):
                 images = self.task.images(indices, loaded, self.device)
                 self.updating = True
-                sums.add(self.one_step(indices.step, indices.samples, images))
+                self._sums.add(self.one_step(indices.step, indices.samples, images))
                 self.position.step = indices.step + 1
                 self.updating = False
                 bar.update()
                 if self.position.step % self.batches.per_epoch == 0:
-                    epoch = self._finish_epoch(sums, started)
+                    epoch = self._finish_epoch(self._sums, started)
+                    self._sums, started = _Sums(), time.perf_counter()
                     bar.set_postfix(loss=f"{epoch.scalars['loss']:.3f}", refresh=False)
                     after_epoch(epoch)
-                    sums, started = _Sums(), time.perf_counter()
                 stop.check()
         for buffer in self.model.buffers():  # each process has its own batch statistics and trust; keep the first's
             buffer.copy_(broadcast(buffer))
@@ -308,7 +322,19 @@ class _Sums:
         self.totals: dict[str, Tensor] = {}
         self.steps = 0
 
+    @classmethod
+    def of(cls, state: dict[str, float], steps: int, device: torch.device) -> _Sums:
+        """Return the sums of ``steps`` steps that ``state()`` returned."""
+        sums = cls()
+        sums.totals = {name: torch.tensor(value, dtype=torch.float32, device=device) for name, value in state.items()}
+        sums.steps = steps if state else 0
+        return sums
+
+    def state(self) -> dict[str, float]:
+        """Return the sums as numbers; float32 values survive this exactly."""
+        return {name: float(value) for name, value in self.totals.items()}
+
     def add(self, scalars: dict[str, Tensor]) -> None:
         self.steps += 1
         for name, value in scalars.items():
-            self.totals[name] = self.totals[name] + value if name in self.totals else value.float().clone()
+            self.totals[name] = self.totals[name] + value.float() if name in self.totals else value.float().clone()

@@ -129,7 +129,7 @@ def _train(
     prepared: dict[str, Any] = {"seconds": 0.0, "found": None}
 
     def save() -> None:
-        state = {"position": vars(loop.position), "prepared": prepared}
+        state = {"position": loop.state(), "prepared": prepared}
         write_checkpoint(run.checkpoint, loop.model, loop.optimizer, state)
 
     if run.checkpoint.exists():
