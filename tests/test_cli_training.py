@@ -89,7 +89,7 @@ def test_a_folder_with_a_run_is_not_trained_over(run, capsys):
 def test_a_plan_says_what_would_be_run_and_runs_nothing(capsys, tmp_path):
     main(["reproduce", "mnist-tiny", "--seeds", "2", "--plan", "--out", str(tmp_path / "runs")])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 18
+    assert len(lines) == 24
     assert lines[0].startswith("to do localscale train mnist-deit_tiny-aug ")
     assert not (tmp_path / "runs").exists()
 

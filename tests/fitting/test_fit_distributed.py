@@ -16,8 +16,19 @@ import localscale
 from localscale.errors import TrainingError
 
 PROGRAM = """
+import atexit
+import os
 import sys
+from pathlib import Path
 import torch
+
+
+@atexit.register  # before fit's own function, so that it is called after it
+def look_at_threads():
+    names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+    Path(sys.argv[1], f"threads{os.environ['RANK']}").write_text(" ".join(names))
+
+
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import localscale as ls
@@ -41,6 +52,11 @@ def test_two_processes_train_to_the_end(tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert len((tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    # A thread of a process group that outlives it can abort the process.
+    for rank in range(2) if sys.platform == "linux" else ():
+        threads = (tmp_path / "run" / f"threads{rank}").read_text(encoding="utf-8")
+        assert "python" in threads
+        assert "gloo" not in threads
 
 
 def fit_until_the_second_dies(folder: Path) -> None:

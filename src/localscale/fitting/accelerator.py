@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["accelerator_for"]
+__all__ = ["accelerator_for", "import_before_groups"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ def accelerator_for(precision: str | None, *, cpu: bool) -> Iterator[Any]:
     if precision is None and torch.cuda.is_available() and not cpu:
         precision = "bf16" if torch.cuda.is_bf16_supported() else "no"
     fresh = not PartialState._shared_state
+    import_before_groups()
     accelerator = Accelerator(mixed_precision=precision or "no", cpu=cpu)
     if fresh and accelerator.num_processes > 1:
         atexit.register(_leave_group)
@@ -46,6 +49,16 @@ def accelerator_for(precision: str | None, *, cpu: bool) -> Iterator[Any]:
         yield accelerator
     finally:
         AcceleratorState._reset_state(reset_partial_state=fresh and accelerator.num_processes == 1)
+
+
+def import_before_groups() -> None:
+    """If there are several processes, import TorchDynamo, as optimizers do; call it before a process group is made.
+
+    Imported later, it keeps the group's threads running after the group was destroyed, and a thread that needs Python
+    while Python ends aborts its process.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        importlib.import_module("torch._dynamo")
 
 
 def _leave_group() -> None:

@@ -20,6 +20,7 @@ from localscale.checkpoints import read_checkpoint, read_weights, write_checkpoi
 from localscale.errors import CheckpointError, ConfigError, near_misses
 from localscale.extras import require
 from localscale.files import seal, write_whole
+from localscale.fitting.accelerator import import_before_groups
 from localscale.fitting.traps import least_head_rate
 from localscale.lab.recipes.recipe import Recipe, to_dict
 from localscale.lab.runs.finished import read_run
@@ -320,6 +321,7 @@ def _accelerator(recipe: Recipe, run: Run, trackers: tuple[str, ...], *, cpu: bo
         if tracker not in TRACKERS:
             raise ConfigError(f"no tracker {tracker!r}: {near_misses(tracker, TRACKERS)}")
         require(tracker, TRACKERS[tracker])
+    import_before_groups()
     AcceleratorState._reset_state()  # otherwise accelerate keeps the precision of the last run
     accelerator = Accelerator(
         mixed_precision=recipe.precision, cpu=cpu, log_with=list(trackers) or None, project_dir=run.folder
