@@ -1,4 +1,4 @@
-"""Names that every docstring's example may use, our kernels run by Python where there is no GPU, and Ctrl-C."""
+"""Set up all tests: names for examples in docstrings, kernels in the interpreter without a GPU, and Ctrl-C."""
 
 import os
 import signal

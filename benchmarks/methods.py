@@ -58,7 +58,7 @@ KEPT = ROOT / "out" / "methods"  # finished lines; remove it to train them again
 class Line:
     """A row: its method, whether it continues from Aug's weights, and the learning rate of what it adds.
 
-    What it adds is trained after the share ``start`` of all steps.
+    The parameters that the method adds are trained after the share ``start`` of all steps.
     """
 
     method: Method
@@ -129,7 +129,7 @@ def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], R
 
 
 def compare(seeds: int, names: Sequence[str], *, quick: bool = False) -> ResultTable:
-    """Return accuracy and InvE of Aug and the rows ``names``, and the displacement of its canonicalizers."""
+    """Return accuracy and InvE of Aug and the rows ``names``, and the displacement of their canonicalizers."""
     found: dict[str, list[tuple[Row, float | None]]] = {}
     for seed in range(seeds):
         digits = make_digits(
@@ -162,7 +162,7 @@ def compare(seeds: int, names: Sequence[str], *, quick: bool = False) -> ResultT
 def train_lines(
     digits: Digits, seed: int, names: Sequence[str], *, epochs: int, kept: Path | None = None, quick: bool = False
 ) -> Iterator[tuple[str, Row, float | None]]:
-    """Train Aug, then the lines ``names``; yield its name, its measurements and the displacement at the image.
+    """Train Aug, then the lines ``names``; yield each name with measurements and the displacement at the image.
 
     A finished line is kept as a file in the folder ``kept``, and not trained again.
     """

@@ -136,7 +136,7 @@ class _HostileServer(urllib.request.HTTPHandler):
 
 
 class _Socket:
-    """What ``HTTPResponse`` needs of a socket."""
+    """Implement the part of a socket that ``HTTPResponse`` uses."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

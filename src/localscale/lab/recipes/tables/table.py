@@ -112,4 +112,4 @@ def lines_of(*rows: str) -> tuple[Line, ...]:
 CONTROLS = lines_of("centre_zoom", "random_warp")
 """Two controls of warping."""
 PEERS = (*lines_of("zoom"), *CONTROLS)
-"""What a user might take instead of a canonicalizer, which cannot scale masks back, and the two controls."""
+"""The saliency sampler, a peer of canonicalizers that cannot scale masks back, and the two controls."""
