@@ -21,7 +21,7 @@ from tqdm import tqdm
 from localscale.checkpoints import read_state
 from localscale.errors import CheckpointError, ConfigError, TrainingError
 from localscale.fitting.traps import Gradients
-from localscale.lab.backbones.catalogue import repeated_blocks
+from localscale.lab.backbones.catalogue import convolutional, repeated_blocks
 from localscale.lab.methods import TrainingStep
 from localscale.lab.randomness import Draws
 from localscale.lab.recipes.optimization import Schedule
@@ -152,6 +152,8 @@ class Loop:
                 f"--head-norm needs at least two images in each process, not {share}; "
                 f"try --batch-size {2 * self.shard.world}"
             )
+        if accelerator.device.type == "cuda" and convolutional(backbone):
+            backbone.to(memory_format=torch.channels_last)
         groups = settings.backbone_groups(backbone)
         blocks = repeated_blocks(backbone) if compile_blocks else []
         if compile_blocks and not blocks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from localscale.lab.recipes.changes import Changes
-from localscale.lab.recipes.tables.small import SMALL, SMALL_BUDGETS
+from localscale.lab.recipes.tables.small import SHORT, SHORT_BUDGETS, SMALL, SMALL_BUDGETS
 from localscale.lab.recipes.tables.table import Line, Table
 
 __all__ = ["ABLATION_TABLES", "RATES", "swept_name"]
@@ -29,7 +29,9 @@ def _grids(row: str, layers: str, *, grid_sites: int) -> tuple[Line, ...]:
     def line(key: str, label: str, sites: int, depth: int, knots: int | None) -> Line:
         network = {layers: CHANNELS[depth] if layers == "channels" else depth}
         config: dict[str, object] = {"sites": SITES[:sites], "network": network}
-        return Line(row, key, label, changes={"method": {"config": config | ({"knots": knots} if knots else {})}})
+        steps = {"learning_steps": 1000} if layers == "blocks" else {}
+        changes = {"method": {"config": config | ({"knots": knots} if knots else {}), **steps}}
+        return Line(row, key, label, changes=changes)
 
     first = KNOTS[0] if layers == "channels" else None  # the size network keeps its default
     counts = (1, 2, 3, 4)
@@ -95,9 +97,9 @@ ABLATION_TABLES: dict[str, Table] = {
         ("deit_tiny",),
         # The paper does not say how many sites Tab. A4 has; its figures are those of four.
         (Line("aug"), Line("aug_plus"), *_grids("dec", "channels", grid_sites=4)),
-        runs="mnist-small",
-        budgets=SMALL_BUDGETS,
-        changes=SMALL,
+        runs="mnist-short",
+        budgets=SHORT_BUDGETS,
+        changes=SHORT,
         controls=("aug_plus",),
     ),
     "mnist-dec-sweep": Table(
@@ -109,9 +111,9 @@ ABLATION_TABLES: dict[str, Table] = {
             Line("aug_plus"),
             *itertools.starmap(_swept_dec, itertools.product(RATES, (1, 2, 3, 4), (False, True))),
         ),
-        runs="mnist-small",
-        budgets=SMALL_BUDGETS,
-        changes=SMALL,
+        runs="mnist-short",
+        budgets=SHORT_BUDGETS,
+        changes=SHORT,
         paper="mnist",
         controls=("aug_plus",),
     ),
@@ -120,9 +122,9 @@ ABLATION_TABLES: dict[str, Table] = {
         "mnist",
         ("deit_tiny",),
         (Line("aug_long"), *_grids("sizes", "blocks", grid_sites=1)),
-        runs="mnist-small-sizes",
-        budgets=SMALL_BUDGETS,
-        changes=SMALL,
+        runs="mnist-short-sizes",
+        budgets=SHORT_BUDGETS,
+        changes=SHORT,
         controls=("aug_long",),
     ),
 }

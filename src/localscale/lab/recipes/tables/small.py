@@ -5,7 +5,7 @@ from __future__ import annotations
 from localscale.lab.recipes.changes import Changes
 from localscale.lab.recipes.rows import Budget, BudgetName
 
-__all__ = ["SMALL", "SMALL_BUDGETS", "SMALL_DATA", "four_blocks", "solved_in"]
+__all__ = ["SHORT", "SHORT_BUDGETS", "SMALL", "SMALL_BUDGETS", "SMALL_DATA", "four_blocks", "solved_in"]
 
 # Small backbones on one GPU: a large batch, and ten thousand test images with four other sizes of each.
 SMALL_DATA = {"test_count": 10_000, "variants": 4, "bracket_count": 5_000}
@@ -14,6 +14,17 @@ SMALL_BUDGETS: dict[BudgetName, Budget] = {
     "first": Budget(40, 5e-4),
     "more": Budget(20, 5e-4),
     "both": Budget(60, 5e-4),
+}
+
+# Tables of two dozen variants of one method, which are compared with each other alone.
+SHORT: Changes = {
+    "optimization": {"batch_size": 128, "warmup_epochs": 2.0},
+    "data": {"test_count": 4_000, "variants": 4, "bracket_count": 2_000},
+}
+SHORT_BUDGETS: dict[BudgetName, Budget] = {
+    "first": Budget(40, 5e-4),
+    "more": Budget(10, 5e-4),
+    "both": Budget(20, 5e-4),
 }
 
 
