@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from localscale.kernels import equilibrium, mixing, next_map, next_map_gradients, warp, warp_to_size, weight_layout
-from localscale.kernels import working_copy
+from localscale.kernels import lattice, looks, size_equilibrium, size_network, working_copy
 
 def build(function, pointers, constants, capability=90, even=(), **options):
     names = function.arg_names
@@ -72,7 +72,8 @@ rows = {"x": "*bf16", "intermediate": "*fp32", "out": "*fp32"}
 build(working_copy._shrink, rows, {"height": 1, "ROWS": 4, "WIDTH": 32, "NEW_WIDTH": 16})  # as launched for a line
 build(working_copy._shrink, rows, {"ROWS": 4, "WIDTH": 256, "NEW_WIDTH": 64})
 for lines in ({"height": 1, "new_height": 1}, {}):
-    build(working_copy._shrink_last, rows, {"TAPS": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": 32} | lines, num_warps=1)
+    tile = {"CHANNELS": 300, "ALIGNED": 4, "TAPS": 5, "ROWS": 4, "COLUMNS": 2, "ACROSS": 32}
+    build(working_copy._shrink_last, rows, tile | lines, num_warps=1)
     for across, (band, warps) in ((128, working_copy.BAND), (256, working_copy.WIDE_BAND)):
         blocks = dict(zip(("WIDTH", "NEW_WIDTH"), working_copy.HELD), ROWS=band, TENTS=16, ACROSS=across)
         even = ("channels", "x_batch", "x_row", "x_column")  # without these, loads are not pipelined
@@ -106,6 +107,34 @@ for kind in ("*fp16", "*fp32"):
 chosen = shape | {"COMPOSE": False, "SIZE": 128, "HISTORY": 5, "SLOTS": 8}
 build(equilibrium._advance, pointers | numbers | state, chosen, num_warps=1)
 """
+SIZES = """
+tile = {"CHANNELS": 4, "ALIGNED": 4, "TAPS": 5, "ROWS": 4, "COLUMNS": 32, "ACROSS": 4}
+build(working_copy._shrink_last, {"x": "*fp16", "out": "*fp16"}, tile)
+kinds = {"x": "*bf16", "levels": "*fp16", "looks": "*fp16", "point": "*fp32", "active": "*i8"}
+for channels, held, across in ((3, 4, 4), (192, 192, 64), (20, 20, 32)):
+    blocks = {"CHANNELS": channels, "HELD": held, "ACROSS": across, "PIXELS": 256}
+    build(looks._write_source, kinds, blocks)
+    build(looks._look, kinds, blocks | {"LEVELS": 4, "PIXELS": 1024 // across})
+springs = ("horizontal", "vertical", "force", "found", "inverses", "rest", "springs", "delta", "trust")
+fields = ("sizes", "weights", "moved_sizes", "moved_weights", "before", "biases", "norms", "head", "head_bias", "raw")
+kinds |= {n: "*fp32" for n in (*springs, *fields)} | {"out": "*fp16", "weight": "*fp16", "bias": "*fp32"}
+numbers = ("half", "target", "least", "most", "background", "shear", "unseen", "epsilon", "eps", "largest")
+kinds |= {n: "fp32" for n in numbers} | state
+for knots in (8, 16, 32):
+    for refine in (False, True):
+        build(lattice._solve, kinds, {"KNOTS": knots, "REFINE": refine}, num_warps=lattice.WARPS)
+    build(size_equilibrium._correct, kinds, {"KNOTS": knots}, num_warps=lattice.WARPS)
+build(size_equilibrium._settle, kinds, {"COMPOSE": True, "KNOTS": 16, "GUARD": True, "PIXELS": 256})
+chosen = {"SETTLED": True, "GUARD": True, "KNOTS": 16, "PIXELS": 256, "SIZE": 512, "HISTORY": 0, "SLOTS": 2}
+build(size_equilibrium._advance, kinds, chosen)
+chosen = {"CHANNELS": 3, "TALL": 16, "WIDTH": 128, "COLUMNS": 16}
+build(size_network._edges, kinds, chosen, num_warps=size_network.EDGE_WARPS)
+kinds |= {n: "*fp16" for n in ("x", "middle", "activated", "weights")}
+chosen = {"STRIDE": 2, "CHANNELS": 32, "WIDE": 64, "BLOCK": size_network.LAYER[0], "DEPTH": 32}
+build(size_network._layer, kinds, chosen, num_warps=size_network.LAYER[1])
+chosen = {"BLOCKS": 2, "PIXELS": 256, "WIDE": 64, "GROUPS": 8, "BLOCK": size_network.BLOCKS[0], "DEPTH": 64}
+build(size_network._blocks, kinds, chosen, num_warps=size_network.BLOCKS[1])
+"""
 
 
 def compile_ahead_of_time(script: str, cache: Path) -> None:
@@ -124,3 +153,9 @@ def test_the_warp_compiles_for_a_gpu(tmp_path: Path):
 @pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu(tmp_path: Path):
     compile_ahead_of_time(EVERY, tmp_path)
+
+
+@on_linux
+@pytest.mark.slow
+def test_kernels_of_the_size_equilibrium_compile_for_a_gpu(tmp_path: Path):
+    compile_ahead_of_time(SIZES, tmp_path)

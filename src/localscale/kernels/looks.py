@@ -1,7 +1,8 @@
-"""Sample looks at full resolution from a pyramid, in one launch.
+"""Build a pyramid of the source and sample looks at full resolution from it.
 
-The reference is ``localscale.canonicalizer.looks.Looks``. The levels of the pyramid lie one after another in memory,
-``(B, pixels of all levels, C)``. One program instance makes a block of pixels of one look. Not differentiable.
+The references are ``localscale.canonicalizer.looks.pyramid`` and ``Looks``. The levels of the pyramid lie one after
+another in memory, ``(B, pixels of all levels, C)``. Up to eight channels are padded to a power of two, so that a thread
+reads all channels of a pixel at once. One program instance makes a block of pixels of one image. Not differentiable.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from localscale.kernels.bilinear import block_shape, lattice_value
+from localscale.kernels.bilinear import FEW_CHANNELS, block_shape, lattice_value
 from localscale.kernels.launch import Launch, cover, launch, power_above
-from localscale.kernels.working_copy import shrink
+from localscale.kernels.working_copy import shrink_into
 
 __all__ = ["build_levels", "look_launch"]
 
@@ -55,18 +56,19 @@ def _corners(x, y, level, height, width, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def _read(levels, a, b, c, d, s, t, mask, CHANNELS: tl.constexpr):
-    top = tl.load(levels + a * CHANNELS, mask=mask, other=0).to(tl.float32) * (1 - s)
-    top += tl.load(levels + b * CHANNELS, mask=mask, other=0).to(tl.float32) * s
-    bottom = tl.load(levels + c * CHANNELS, mask=mask, other=0).to(tl.float32) * (1 - s)
-    bottom += tl.load(levels + d * CHANNELS, mask=mask, other=0).to(tl.float32) * s
+def _read(levels, a, b, c, d, s, t, mask, HELD: tl.constexpr):
+    other: tl.constexpr = None if mask is None else 0
+    top = tl.load(levels + a * HELD, mask=mask, other=other).to(tl.float32) * (1 - s)
+    top += tl.load(levels + b * HELD, mask=mask, other=other).to(tl.float32) * s
+    bottom = tl.load(levels + c * HELD, mask=mask, other=other).to(tl.float32) * (1 - s)
+    bottom += tl.load(levels + d * HELD, mask=mask, other=other).to(tl.float32) * s
     return top * (1 - t) + bottom * t
 
 
 @triton.jit(do_not_specialize=["step"])
 def _look(
     levels, looks, point, active, step, height, width, source_height, source_width, pixels, rows, columns,
-    LEVELS: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr, ACROSS: tl.constexpr,
+    LEVELS: tl.constexpr, CHANNELS: tl.constexpr, HELD: tl.constexpr, PIXELS: tl.constexpr, ACROSS: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(1).to(tl.int64)
     if tl.load(active + sample, mask=step > 0, other=1) != 0:
@@ -74,15 +76,13 @@ def _look(
         valid = pixel < height * width
         row, column = tl.where(valid, pixel // width, 0), pixel % width
         point += sample * 2 * rows * columns
-        before = tl.maximum(tl.minimum(column, width - 2), 0)
-        left_x, left_y = _position(point, row, before, height, width, rows, columns)
-        right_x, right_y = _position(point, row, before + 1, height, width, rows, columns)
-        x, y = tl.where(column == before, left_x, right_x), tl.where(column == before, left_y, right_y)
+        x, y = _position(point, row, column, height, width, rows, columns)
         # Source pixels per look pixel, from the area between neighbouring positions.
-        before = tl.maximum(tl.minimum(row, height - 2), 0)
-        top_x, top_y = _position(point, before, column, height, width, rows, columns)
-        bottom_x, bottom_y = _position(point, before + 1, column, height, width, rows, columns)
-        area = (right_x - left_x) * (bottom_y - top_y) - (right_y - left_y) * (bottom_x - top_x)
+        aside = tl.where((column < width - 1) | (width == 1), 1, -1)
+        beside_x, beside_y = _position(point, row, column + aside, height, width, rows, columns)
+        down = tl.where((row < height - 1) | (height == 1), 1, -1)
+        below_x, below_y = _position(point, row + down, column, height, width, rows, columns)
+        area = ((beside_x - x) * (below_y - y) - (beside_y - y) * (below_x - x)) * (aside * down)
         area *= (source_width - 1) * (source_height - 1)
         level = tl.minimum(tl.maximum(0.5 * tl.log2(tl.maximum(area, 1e-6)), 0.0), LEVELS - 1.0)
         fine = level.to(tl.int32)
@@ -93,44 +93,48 @@ def _look(
         e, f, g, h, p, q = e[:, None], f[:, None], g[:, None], h[:, None], p[:, None], q[:, None]
         for start in tl.static_range(0, CHANNELS, ACROSS):
             channel = (start + tl.arange(0, ACROSS))[None, :]
-            mask = valid[:, None] & (channel < CHANNELS)
-            source = levels + sample * pixels * CHANNELS + channel
-            value = (1 - fraction) * _read(source, a, b, c, d, s, t, mask, CHANNELS)
-            value += fraction * _read(source, e, f, g, h, p, q, mask, CHANNELS)
+            source = levels + sample * pixels * HELD + channel
+            held = None if HELD % ACROSS == 0 else channel < HELD
+            value = (1 - fraction) * _read(source, a, b, c, d, s, t, held, HELD)
+            value += fraction * _read(source, e, f, g, h, p, q, held, HELD)
             target = looks + (sample * height * width + pixel[:, None]) * CHANNELS + channel
-            tl.store(target, value.to(looks.dtype.element_ty), mask=mask)
+            tl.store(target, value.to(looks.dtype.element_ty), mask=valid[:, None] & (channel < CHANNELS))
 
 
 @triton.jit
-def _write_level(
+def _write_source(
     x, levels, pixels, width, all_pixels, x_batch, x_channel, x_row, x_column,
-    CHANNELS: tl.constexpr, ACROSS: tl.constexpr, PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr, HELD: tl.constexpr, ACROSS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
     sample = tl.program_id(1).to(tl.int64)
     pixel, channel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None], tl.arange(0, ACROSS)[None, :]
-    mask = (pixel < pixels) & (channel < CHANNELS)
     at = x + sample * x_batch + channel * x_channel + pixel // width * x_row + pixel % width * x_column
-    target = levels + (sample * all_pixels + pixel) * CHANNELS + channel
-    tl.store(target, tl.load(at, mask=mask, other=0).to(levels.dtype.element_ty), mask=mask)
+    value = tl.load(at, mask=(pixel < pixels) & (channel < CHANNELS), other=0).to(levels.dtype.element_ty)
+    tl.store(levels + (sample * all_pixels + pixel) * HELD + channel, value, mask=(pixel < pixels) & (channel < HELD))
 
 
 def build_levels(source: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Return the ``count`` levels of the pyramid of ``source`` ``(B, C, H, W)``, as ``(B, pixels, C)`` in ``dtype``."""
+    """Return the ``count`` levels of the pyramid of ``source`` ``(B, C, H, W)``, as ``(B, pixels, C)`` in ``dtype``.
+
+    Up to eight channels are padded with zeros to a power of two.
+    """
     batch, channels, height, width = source.shape
     sizes = [(height, width)]
     for _ in range(count - 1):
         sizes.append((cover(sizes[-1][0], 2), cover(sizes[-1][1], 2)))
     counts = [height * width for height, width in sizes]
-    levels = torch.empty(batch, sum(counts), channels, dtype=dtype, device=source.device)
     across = power_above(channels)
+    held = across if channels <= FEW_CHANNELS else channels
+    levels = torch.empty(batch, sum(counts), held, dtype=dtype, device=source.device)
     block = max(1, 2048 // across)
-    for (height, width), part in zip(sizes, levels.split(counts, dim=1), strict=True):
-        if source.shape[-2:] != (height, width):
-            source = shrink(source, height, width).permute(0, 3, 1, 2)
-        launch(
-            _write_level, (cover(height * width, block), batch, 1), 4, source, part, height * width, width,
-            levels.shape[1], *source.stride(), CHANNELS=channels, ACROSS=across, PIXELS=block,
-        )  # fmt: skip
+    launch(
+        _write_source, (cover(counts[0], block), batch, 1), 4, source, levels, counts[0], width, levels.shape[1],
+        *source.stride(), CHANNELS=channels, HELD=held, ACROSS=across, PIXELS=block,
+    )  # fmt: skip
+    parts = levels.split(counts, dim=1)
+    for number in range(1, count):
+        before = parts[number - 1].unflatten(1, sizes[number - 1]).permute(0, 3, 1, 2)
+        shrink_into(before, parts[number], *sizes[number])
     return levels
 
 
@@ -139,9 +143,10 @@ def look_launch(
 ) -> Launch:
     """Return the launch that writes ``looks`` ``(B, h, w, C)``; ``state`` has the arguments of the iteration."""
     batch, height, width, channels = looks.shape
-    block, across = block_shape(channels, contiguous=True)
+    held = levels.shape[2]
+    block, across = block_shape(channels, contiguous=True) if channels > FEW_CHANNELS else (256, held)
     return Launch(
         _look, (cover(height * width, block), batch, 1), 4, **state, levels=levels, looks=looks,
         height=height, width=width, source_height=source_size[0], source_width=source_size[1],
-        pixels=levels.shape[1], LEVELS=count, CHANNELS=channels, PIXELS=block, ACROSS=across,
+        pixels=levels.shape[1], LEVELS=count, CHANNELS=channels, HELD=held, PIXELS=block, ACROSS=across,
     )  # fmt: skip

@@ -129,7 +129,7 @@ def _correct(
         resistance = shear * gaps * gaps * (between + background)
         tl.store(vertical + i * inner + j, resistance, mask=(i < lines - 1) & (j < inner))
         tl.debug_barrier()
-        balance(horizontal, vertical, force, found, inverses, rest, lines, inner, KNOTS)
+        balance(horizontal, vertical, force, found, inverses, rest, lines, inner, KNOTS, False)
         tl.debug_barrier()
         inside = (i < lines) & (j > 0) & (j < knots - 1)
         value = tl.load(found + i * inner + j - 1, mask=inside, other=0.0)
@@ -231,7 +231,8 @@ def launch_looks(
     them. ``trust`` is the share of size changes that the network explains, a scalar tensor.
     """
     batch, device, (rows, columns) = len(levels), levels.device, iteration.lattice
-    looks = torch.empty(batch, *look_size, levels.shape[2], dtype=product_dtype(), device=device)
+    channels = weights.down[0].shape[2]  # the levels may hold more, for alignment
+    looks = torch.empty(batch, *look_size, channels, dtype=product_dtype(), device=device)
     lattice_state: dict[str, Any] = {"rows": rows, "columns": columns, "active": iteration.active}
     launches = [look_launch(levels, looks, source_size, count, {**lattice_state, "point": iteration.point})]
     network, sizes, importance = size_network.launches(

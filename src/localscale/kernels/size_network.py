@@ -2,11 +2,13 @@
 
 The reference is ``localscale.canonicalizer.sizes.SizeEstimator.sizes``. Each of the first three convolutions is a
 launch of ``_layer``. ``_blocks`` runs all residual blocks, the norm and the head; one program instance works on one
-image, so that the means of a group norm need no other program. ``_edges`` makes the weights. Not differentiable.
+image, so that the means of a group norm need no other program. ``_edges`` makes a row of weights of one image. Not
+differentiable.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,7 @@ GROUPS, EPSILON = 8, 1e-5  # of the group norms
 MAX_PIXELS = 1024  # of the coarse grid: a program instance holds all its pixels
 LAYER = (128, 8)  # output pixels and warps of a program instance of _layer
 BLOCKS = (256, 16)  # pixels per matrix product and warps of _blocks
-EDGES = (16, 8)  # rows per matrix product and warps of _edges
+EDGE_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -164,41 +166,35 @@ def _blocks(
 @triton.jit(do_not_specialize=["step"])
 def _edges(
     looks, weights, active, step, height, width, new_height, new_width, half, taps,
-    CHANNELS: tl.constexpr, CHUNK: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write g / (g + half), where g is the mean strength of a look's edges on the coarse grid."""
-    sample = tl.program_id(0).to(tl.int64)
+    """Write one row of g / (g + half), where g is the mean strength of a look's edges on the coarse grid."""
+    new_row, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if tl.load(active + sample, mask=step > 0, other=1) != 0:
         looks += sample * height * width * CHANNELS
-        new_row, new_column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-        column = tl.arange(0, WIDTH)[None, :]
-        middle, steep, _, level, tilt = tents(new_row[:, None], height, new_height, taps)
-        total = tl.zeros((ROWS, WIDTH), tl.float32)
-        for start in range(0, height, CHUNK):
-            row = start + tl.arange(0, CHUNK)
-            mask = (row < height)[:, None] & (column < width)
-            at = looks + (row[:, None] * width + column) * CHANNELS
-            energy = tl.zeros((CHUNK, WIDTH), tl.float32)
-            for channel in range(CHANNELS):
-                here = tl.load(at + channel, mask=mask, other=0).to(tl.float32)
-                across = tl.load(at + channel + CHANNELS, mask=mask & (column < width - 1), other=0).to(tl.float32)
-                down = tl.load(at + channel + width * CHANNELS, mask=mask & (row < height - 1)[:, None], other=0)
-                across = tl.where(column < width - 1, across - here, 0.0)
-                down = tl.where((row < height - 1)[:, None], down.to(tl.float32) - here, 0.0)
-                energy += across * across + down * down
-            strength = tl.where(mask, tl.sqrt(energy / CHANNELS + 1e-12) - 1e-6, 0.0)
-            share = tl.where((row < height)[None, :], tent_weights(row[None, :], middle, steep, level, tilt), 0.0)
-            total = tl.dot(share, strength, total, input_precision="ieee")
-        centre, slope, _, even, lean = tents(new_column[None, :], width, new_width, taps)
-        share = tl.where(
-            tl.arange(0, WIDTH)[:, None] < width,
-            tent_weights(tl.arange(0, WIDTH)[:, None], centre, slope, even, lean),
-            0.0,
-        )
-        strength = tl.maximum(tl.dot(total, share, input_precision="ieee"), 0.0)
-        target = weights + (sample * new_height + new_row[:, None]) * new_width + new_column[None, :]
-        mask = (new_row < new_height)[:, None] & (new_column < new_width)[None, :]
-        tl.store(target, strength / (strength + half), mask=mask)
+        column, new_column = tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
+        middle, steep, top, level, tilt = tents(new_row, height, new_height, taps)
+        row = top + tl.arange(0, TALL)  # all rows under the tent
+        inside = (row >= 0) & (row < height)
+        mask = inside[:, None] & (column < width)[None, :]
+        last_row, last_column = (row >= height - 1)[:, None], (column >= width - 1)[None, :]
+        at = looks + (row[:, None] * width + column[None, :]) * CHANNELS
+        energy = tl.zeros((TALL, WIDTH), tl.float32)
+        for channel in tl.range(0, CHANNELS, loop_unroll_factor=4):
+            here = tl.load(at + channel, mask=mask, other=0).to(tl.float32)
+            across = tl.load(at + channel + CHANNELS, mask=mask & ~last_column, other=0).to(tl.float32)
+            down = tl.load(at + channel + width * CHANNELS, mask=mask & ~last_row, other=0).to(tl.float32)
+            across, down = tl.where(last_column, 0.0, across - here), tl.where(last_row, 0.0, down - here)
+            energy += across * across + down * down
+        strength = tl.where(mask, tl.sqrt(energy / CHANNELS + 1e-12) - 1e-6, 0.0)
+        share = tl.where(inside, tent_weights(row, middle, steep, level, tilt), 0.0)
+        total = tl.sum(strength * share[:, None], axis=0)
+        centre, slope, _, even, lean = tents(new_column, width, new_width, taps)
+        share = tent_weights(column[:, None], centre[None, :], slope, even[None, :], lean[None, :])
+        mean = tl.sum(tl.where((column < width)[:, None], share, 0.0) * total[:, None], axis=0)
+        mean = tl.maximum(mean, 0.0)
+        target = weights + (sample * new_height + new_row) * new_width + new_column
+        tl.store(target, mean / (mean + half), mask=new_column < new_width)
 
 
 def supports(widths: Sequence[int], channels: int, grid: tuple[int, int]) -> bool:
@@ -247,13 +243,12 @@ def launches(
             BLOCK=BLOCKS[0], DEPTH=depth_of(wide, dtype),
         )
     )  # fmt: skip
-    taps = int(2 * max((height - 1) / max(side[0] - 1, 1), (width - 1) / max(side[1] - 1, 1), 1)) + 1
+    down, across = (max((old - 1) / max(new - 1, 1), 1) for old, new in zip((height, width), side, strict=True))
     found.append(
         Launch(
-            _edges, (batch, 1, 1), EDGES[1], looks, importance, active=active, height=height, width=width,
-            new_height=side[0], new_width=side[1], half=half, taps=taps, CHANNELS=channels, CHUNK=EDGES[0],
-            WIDTH=max(16, power_above(width)), ROWS=max(16, power_above(side[0])),
-            COLUMNS=max(16, power_above(side[1])),
+            _edges, (side[0], batch, 1), EDGE_WARPS, looks, importance, active=active, height=height, width=width,
+            new_height=side[0], new_width=side[1], half=half, taps=int(2 * max(down, across)) + 1, CHANNELS=channels,
+            TALL=power_above(math.ceil(2 * down)), WIDTH=power_above(width), COLUMNS=power_above(side[1]),
         )
     )  # fmt: skip
     return found, sizes, importance

@@ -16,6 +16,8 @@ Four kernels share the work:
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -24,7 +26,7 @@ from torch import Tensor
 from localscale.kernels.bilinear import FEW_CHANNELS, tile_pixels
 from localscale.kernels.launch import cover, launch, power_above
 
-__all__ = ["normalise", "shrink", "tent_weights", "tents"]
+__all__ = ["normalise", "shrink", "shrink_into", "tent_weights", "tents"]
 
 EPSILON = 1e-5  # added to the variance, as in layer_norm
 ROWS = 8  # output rows per program instance of _shrink
@@ -101,30 +103,36 @@ def _shrink(
 
 @triton.jit
 def _shrink_last(
-    x, out, channels, height, width, new_height, new_width, x_batch, x_row, x_column,
-    TAPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ACROSS: tl.constexpr,
+    x, out, height, width, new_height, new_width, x_batch, x_row, x_column, out_batch,
+    CHANNELS: tl.constexpr, ALIGNED: tl.constexpr, TAPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """Resize a tile of pixels and channels in one pass, from all pixels under the tents of both axes."""
-    batch, blocks = tl.program_id(2).to(tl.int64), tl.cdiv(channels, ACROSS)
+    """Resize a tile of pixels and channels in one pass, from all pixels under the tents of both axes.
+
+    All strides are multiples of ALIGNED, which allows wide loads and stores.
+    """
+    batch, blocks = tl.program_id(2).to(tl.int64), tl.cdiv(CHANNELS, ACROSS)
     channel = tl.program_id(0) % blocks * ACROSS + tl.arange(0, ACROSS)[None, :]
     across = tl.program_id(0) // blocks
     new_row, new_column, _ = tile_pixels(tl.program_id(1), across, new_height, new_width, ROWS, COLUMNS)
     new_row, new_column = new_row[:, None], new_column[:, None]
     middle, steep, top, level, tilt = tents(new_row, height, new_height, TAPS)
     centre, slope, left, even, lean = tents(new_column, width, new_width, TAPS)
-    source = x + batch * x_batch + channel
+    exists = None if CHANNELS % ACROSS == 0 else channel < CHANNELS
+    other: tl.constexpr = None if CHANNELS % ACROSS == 0 else 0
+    source = x + tl.multiple_of(batch * x_batch, ALIGNED) + channel
     answer = tl.zeros((ROWS * COLUMNS, ACROSS), tl.float32)
     for down in tl.static_range(TAPS):
         row, sums = top + down, tl.zeros((ROWS * COLUMNS, ACROSS), tl.float32)
-        line = source + tl.minimum(tl.maximum(row, 0), height - 1) * x_row
+        line = source + tl.multiple_of(tl.minimum(tl.maximum(row, 0), height - 1) * x_row, [1, ALIGNED])
         for right in tl.static_range(TAPS):
             column = left + right
             weight = tl.where((column >= 0) & (column < width), tent_weights(column, centre, slope, even, lean), 0.0)
-            at = tl.minimum(tl.maximum(column, 0), width - 1) * x_column
-            sums += weight * tl.load(line + at, mask=channel < channels, other=0).to(tl.float32)
+            at = tl.multiple_of(tl.minimum(tl.maximum(column, 0), width - 1) * x_column, [1, ALIGNED])
+            sums += weight * tl.load(line + at, mask=exists, other=other).to(tl.float32)
         answer += tl.where((row >= 0) & (row < height), tent_weights(row, middle, steep, level, tilt), 0.0) * sums
-    target = out + ((batch * new_height + new_row) * new_width + new_column) * channels + channel
-    tl.store(target, answer, mask=channel < channels)
+    target = out + tl.multiple_of(batch * out_batch, ALIGNED) + (new_row * new_width + new_column) * CHANNELS + channel
+    tl.store(target, answer.to(out.dtype.element_ty), mask=exists)
 
 
 @triton.jit
@@ -214,12 +222,7 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
     out = torch.empty(batch, height, width, channels, dtype=torch.float32, device=x.device)
     taps = _taps(x, height, width)
     if _channels_contiguous(x) and taps <= MAX_TAPS:
-        rows, columns, across = TILE
-        launch(
-            _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch), 1,
-            x, out, channels, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3),
-            TAPS=taps, ROWS=rows, COLUMNS=columns, ACROSS=across,
-        )  # fmt: skip
+        shrink_into(x, out.flatten(1, 2), height, width)
         return out
     intermediate = torch.empty(batch, channels, height, old_width, dtype=torch.float32, device=x.device)
     launch(
@@ -228,6 +231,22 @@ def shrink(x: Tensor, height: int, width: int) -> Tensor:
         ROWS=ROWS, WIDTH=power_above(old_width), NEW_WIDTH=power_above(width),
     )  # fmt: skip
     return out
+
+
+def shrink_into(x: Tensor, out: Tensor, height: int, width: int) -> None:
+    """Resize ``x`` ``(B, C, H, W)``, whose channels are contiguous, into ``out`` ``(B, height · width, C)``.
+
+    Each axis becomes at most about four times as small; the pixels of an image in ``out`` are contiguous.
+    """
+    batch, channels, old_height, old_width = x.shape
+    rows, columns, across = TILE if channels > FEW_CHANNELS else (4, 32, power_above(channels))
+    aligned = math.gcd(16, channels, x.stride(0), x.stride(2), x.stride(3), out.stride(0))
+    launch(
+        _shrink_last, (cover(width, columns) * cover(channels, across), cover(height, rows), batch),
+        1 if channels > FEW_CHANNELS else 4,
+        x, out, old_height, old_width, height, width, x.stride(0), x.stride(2), x.stride(3), out.stride(0),
+        CHANNELS=channels, ALIGNED=aligned, TAPS=_taps(x, height, width), ROWS=rows, COLUMNS=columns, ACROSS=across,
+    )  # fmt: skip
 
 
 def normalise(x: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:

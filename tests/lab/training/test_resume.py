@@ -159,6 +159,37 @@ def test_ctrl_c_while_sizes_are_learned_loses_nothing(
     assert result["learned_sizes"] == expected["learned_sizes"]
 
 
+@pytest.mark.parametrize("pressed", [3, 9])  # before and after the canonicalizers begin to learn, in step 8 of 15
+def test_canonicalizers_that_begin_later_need_no_gradient_before(
+    pressed: int, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    method = dataclasses.replace(SIZES, along=1.0)
+    recipe, run, whole = tiny(digits, method), Run(tmp_path / "run"), tmp_path / "whole"
+    recipe = dataclasses.replace(recipe, optimization=dataclasses.replace(recipe.optimization, canonicalizer_start=0.5))
+    one_step, states = Loop.one_step, {}
+
+    def look(loop: Loop, number: int, *batch: Any) -> Any:
+        found = one_step(loop, number, *batch)
+        network = loop.model.size_canonicalizer().network
+        states[number] = (network.head.weight.detach().clone(), network.head.weight.grad is not None)
+        if number == pressed and not run.result_file.exists() and run.folder.exists():
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(Loop, "one_step", look)
+    train(recipe, whole, cpu=True)
+    weights, learns = zip(*(states[number] for number in range(EPOCHS * STEPS)), strict=True)
+    assert learns == (False,) * 8 + (True,) * 7
+    assert all(torch.equal(weights[0], each) for each in weights[:8])
+    assert not torch.equal(weights[0], weights[-1])
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, run.folder, cpu=True)
+    monkeypatch.setattr(Loop, "one_step", one_step)
+    go_on(recipe, run.folder)
+    assert_same_run(run.folder, Run(whole).folder)
+    assert "received no gradient" not in caplog.text
+
+
 def test_sizes_that_were_learned_before_a_kill_have_the_same_error(digits: Path, tmp_path: Path):
     recipe, run = tiny(digits, SIZES, epochs=1, train_count=16), Run(tmp_path / "run")
     expected = train(recipe, tmp_path / "whole", cpu=True)["learned_sizes"]

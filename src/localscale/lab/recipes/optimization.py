@@ -121,13 +121,17 @@ class Schedule:
 
     def before_step(self, step: int) -> None:
         """Set the learning rates for step number ``step``."""
-        factor, done = self.factor(step), step / (self.settings.epochs * self.per_epoch)
+        factor = self.factor(step)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
-            rate = factor * peak if done >= group.get("start", 0.0) else 0.0
+            rate = factor * peak if self.begun(step, group) else 0.0
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+
+    def begun(self, step: int, group: dict[str, Any]) -> bool:
+        """Return whether the parameters of a group are trained at step number ``step``."""
+        return step / (self.settings.epochs * self.per_epoch) >= group.get("start", 0.0)
 
     def after_epoch(self, loss: float) -> None:
         """Count epochs without a lower training loss, for ``plateau``."""

@@ -175,6 +175,7 @@ class Loop:
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
         self._statistics = [buffer for norm in norms for buffer in norm.buffers()]
+        self._replayed = replayed
         self._update: Callable[..., dict[str, Tensor]] = Replayed(self._take_step) if replayed else self._take_step
         self.updating = False  # whether a step has begun and not ended
 
@@ -257,7 +258,23 @@ class Loop:
         if self._mix is not None:
             images, labels = self._mix(*self._augment(images, labels, samples))
         self.schedule.before_step(step)
+        self._let_learn(step)
         return self._update(images, labels, samples)
+
+    def _let_learn(self, step: int) -> None:
+        """Turn off the gradients of parameters whose training begins later, which saves their backward pass.
+
+        With several processes they stay on, because the parameters that have gradients must not change there.
+        """
+        if self.shard.world > 1:
+            return
+        for group in self.optimizer.param_groups:
+            begun = self.schedule.begun(step, group)
+            if group["params"] and group["params"][0].requires_grad != begun:
+                for parameter in group["params"]:
+                    parameter.requires_grad_(begun)
+                if self._replayed:
+                    self._update = Replayed(self._take_step)  # the recorded step has other gradients
 
     def _augment(self, images: Tensor, labels: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented and normalised images and their labels; label maps are scaled with the images."""
@@ -306,8 +323,8 @@ class Loop:
                 "check the images"
             )
         number = self.position.step // self.batches.per_epoch
-        for site in self._gradients.parameters:
-            if scalars[f"{site}/gradient"] == 0:
+        for site, parameters in self._gradients.parameters.items():
+            if scalars[f"{site}/gradient"] == 0 and parameters[0].requires_grad:
                 logger.warning(
                     "epoch %d: the canonicalizer at %s received no gradient, so it learns nothing; check "
                     "--method.config.detached, and that a loss depends on it",
