@@ -127,3 +127,18 @@ def test_half_precision_features_and_weights_take_gradients_too(family: str):
     assert features.grad.dtype == torch.bfloat16
     assert {p.grad.dtype for p in module.parameters()} == {torch.bfloat16}
     assert features.grad.any()
+
+
+@EACH_UPDATE
+def test_a_frozen_canonicalizer_is_evaluated_once_a_step(update: str):
+    module = canonicalizer(3, (4, 4), std=0.3, update=update, max_steps=4, fixed_steps=True, channels=(6, 8))
+    features = smooth(2, 3, 24, dtype=torch.float32)
+    trained = module(features)
+    module.requires_grad_(False)
+    counts = []
+    module.network.register_forward_hook(lambda *_: counts.append(1))
+    frozen = module(features)
+    assert torch.allclose(frozen.map.state(), trained.map.state(), atol=1e-6)
+    assert trained.map.state().requires_grad
+    assert not frozen.map.state().requires_grad
+    assert len(counts) == int(frozen.steps.max())

@@ -122,11 +122,13 @@ class Canonicalizer(nn.Module):
                 return self._look_once(features, dtype)
             if has_kernels(self.config, features) and not torch.is_grad_enabled():
                 return self._solve_with_kernels(features)
-            if not self._needs_gradient(features):
-                size = self._look_size(features)
-                if has_size_kernels(self.config, self.network, features, size):
-                    return self._solve_sizes_with_kernels(features, size)
-            return self._solve(self.looks(features))
+            if self._needs_gradient(features):
+                return self._solve(self.looks(features))
+            size = self._look_size(features)
+            if has_size_kernels(self.config, self.network, features, size):
+                return self._solve_sizes_with_kernels(features, size)
+            with torch.no_grad():  # otherwise an implicit gradient takes one more evaluation
+                return self._solve(self.looks(features))
 
     def _looks_once(self) -> bool:
         """Return whether the network has a trunk and sees nothing but the whole image, in one step."""
@@ -144,8 +146,11 @@ class Canonicalizer(nn.Module):
         return self._report(estimate, functools.partial(_sizes_once, self.network, features, size, dtype))
 
     def _needs_gradient(self, features: Tensor) -> bool:
-        asked = features.requires_grad or any(parameter.requires_grad for parameter in self.network.parameters())
-        return torch.is_grad_enabled() and asked
+        if not torch.is_grad_enabled():
+            return False
+        weights = [parameter.requires_grad for parameter in self.network.parameters()]
+        # The replicas of nn.DataParallel have weights, but no parameters.
+        return features.requires_grad or any(weights) or not weights
 
     def _solve(self, looks: WorkingCopy | Looks) -> SiteReport:
         family = family_of(self.config.family)
