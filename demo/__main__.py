@@ -27,7 +27,7 @@ TEST_SCALES = (0.5, 0.71, 1.0, 1.41, 2.0)
 CONFIG = ls.DECConfig(
     knots=12,
     network=ls.SizeNetwork(width=16, blocks=2, target=0.4),
-    solver=ls.Picard(max_steps=5, tolerance=1e-3, fixed_steps=True),
+    solver=ls.Picard(max_steps=4, tolerance=1e-3, fixed_steps=True),
     guard=0.05,
 )
 

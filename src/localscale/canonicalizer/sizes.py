@@ -56,7 +56,7 @@ class SizeNetwork(NetworkSettings):
     """Three convolutions and residual blocks that estimate log size and weight on a coarse grid.
 
     Args:
-        width: channels of the residual blocks.
+        width: channels of the residual blocks. The convolutions before them have 32 and 64, or fewer if it is small.
         blocks: number of residual blocks.
         resolution: longest side of a look, in pixels; ``None`` is 113 for images and 28 for features. A look has at
             most half as many pixels along a side as the image, so that enlarged parts gain detail.
@@ -176,7 +176,7 @@ class SizeEstimator(nn.Module):
         self.knots, self.settings, self.guard = knots, settings, guard
         self.trunk: EfficientNetLite0 | None = None
         if settings.trunk is None:
-            widths = (in_channels, 32, 64, settings.width)
+            widths = (in_channels, min(32, settings.width), min(64, 2 * settings.width), settings.width)
             self.down: Any = nn.ModuleList(_Convolution(widths[i], widths[i + 1]) for i in range(3))
             self.blocks = nn.Sequential(*(_Block(settings.width) for _ in range(settings.blocks)))
             self.norm = _Norm(settings.width)
