@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from localscale.lab.recipes.changes import Changes
 from localscale.lab.recipes.imagenet import FINE_TUNING
 from localscale.lab.recipes.tables.table import PEERS, Table, lines_of
 
 __all__ = ["IMAGENET_TABLES"]
 
+# Fine-tuning on the photographs of ``localscale data imagenet --frame clip``, at their own resolution.
+SCALED: Changes = {
+    "source_size": 448,
+    "optimization": {"warmup_epochs": 1.0},
+    "regularization": {"cutmix": 1.0},
+    "data": {"rand_augment": 9},
+}
 IMAGENET_LINES = lines_of("base", "base_plus", "aug", "canon", "invl", "dec", "dec_compose")
 
 IMAGENET_TABLES: dict[str, Table] = {
@@ -20,11 +28,13 @@ IMAGENET_TABLES: dict[str, Table] = {
         controls=("base_plus",),
     ),
     "imagenet-tiny": Table(
-        "Local scale invariance on ImageNet, DeiT-Tiny",
+        "Local scale invariance on ImageNet, two small backbones, trained on locally scaled images",
         "imagenet",
-        ("deit_tiny",),
+        ("deit_tiny", "vit_tiny"),
         (*IMAGENET_LINES, *PEERS),
-        runs="imagenet",
+        runs="imagenet-scaled",
+        budgets=FINE_TUNING,
+        changes=SCALED,
         paper="imagenet",
         controls=("base_plus",),
     ),
@@ -32,15 +42,10 @@ IMAGENET_TABLES: dict[str, Table] = {
         "The size equilibrium on locally scaled ImageNet, trained on locally scaled images",
         "imagenet",
         ("deit_tiny", "vit_tiny"),
-        (*lines_of("base", "base_plus", "aug", "canon", "invl", "dec", "sizes", "sizes_shipped"), *PEERS),
-        runs="imagenet-sizes",
+        lines_of("base", "base_plus", "aug", "sizes", "sizes_shipped"),
+        runs="imagenet-scaled",
         budgets=FINE_TUNING,
-        changes={
-            "source_size": 448,
-            "optimization": {"warmup_epochs": 1.0},
-            "regularization": {"cutmix": 1.0},
-            "data": {"rand_augment": 9},
-        },
+        changes=SCALED,
         controls=("base_plus", "aug"),
     ),
     "imagenet-published": Table(
