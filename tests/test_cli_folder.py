@@ -45,6 +45,24 @@ def failing(capsys: pytest.CaptureFixture, *arguments: str) -> str:
     return f"{stop.value} {printed.err} {printed.out}"
 
 
+def help_text(flag: str, capsys: pytest.CaptureFixture) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "folder", flag])
+    assert stop.value.code in (0, None)
+    return capsys.readouterr().out
+
+
+def test_help_fits_on_a_screen_and_names_options_that_exist(capsys: pytest.CaptureFixture):
+    short, every = help_text("--help", capsys), help_text("--help-all", capsys)
+    assert len(short.splitlines()) < 35 < len(every.splitlines())
+    assert max(map(len, short.splitlines())) <= 140
+    named = {line.split()[0] for line in short.splitlines() if line.startswith("--")}
+    assert {"--backbone", "--epochs", "--resume", "--help-all"} < named
+    left = named - {"--task", "--method", "--control", "--val-fraction", "--help-all"}  # read before the others
+    for name in left:
+        assert f"{name} " in every or f"{name}," in every
+
+
 def test_a_run_and_its_control_differ_in_the_method_alone(run: Path):
     result, control = (
         json.loads((folder / "result.json").read_text()) for folder in (run, run.with_name("run-control"))

@@ -18,11 +18,15 @@ logger = logging.getLogger(__name__)
 
 ABOUT = """Fine-tune a model on a folder of photographs, to classify or to segment them.
 
-localscale train folder --data.train-root my/train --data.val-root my/val --backbone resnet18 --method sizes --epochs 10
-
---task NAME      classification (default): my/train/CLASS/IMAGE.jpg
-                 segmentation: my/train/images/NAME.jpg and my/train/masks/NAME.png; a mask is as large as its image,
-                 its values are the classes 0, 1, 2 …, and 255 marks pixels to ignore"""
+localscale train folder --data.train-root my/train --data.val-root my/val --backbone resnet18 --method sizes"""
+FOLDER_OPTIONS = {
+    "--data.train-root": "folder of the training images",
+    "--data.val-root": "folder of the images to measure on; without it a part of the training images is held out",
+    "--task NAME": "classification (default): my/train/CLASS/IMAGE.jpg\n"
+    "segmentation: my/train/images/NAME.jpg and my/train/masks/NAME.png; a mask is as large as its image,\n"
+    "its values are the classes 0, 1, 2 …, and 255 marks pixels to ignore",
+    "--val-fraction X": "the part to hold out, short for --data.val-fraction (0.2)",
+}
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,10 @@ def parse_folder(arguments: list[str]) -> Training | WithControl:
     if chosen.val_fraction is not None:
         rest += ["--data.val-fraction", chosen.val_fraction]
     recipe = folder_recipe(chosen.backbone, chosen.method, chosen.task)
-    about = (
-        f"{ABOUT}\n{_about_flags()}\n"
-        "--val-fraction   short for --data.val-fraction: the part to hold out if there is no --data.val-root (0.2)\n\n"
-        "The options below change everything else, such as --epochs, --batch-size and --learning-rate."
+    options = FOLDER_OPTIONS | _options(recipe)
+    found = _with_control(
+        recipe, rest, control=chosen.control, prog="localscale train folder", about=ABOUT, options=options
     )
-    found = _with_control(recipe, rest, control=chosen.control, prog="localscale train folder", about=about)
     val_root = (found.training if isinstance(found, WithControl) else found).recipe.data.val_root
     if chosen.val_fraction is not None and val_root is not None:
         logger.warning("--val-fraction %s is not used, because --data.val-root is given", chosen.val_fraction)
@@ -80,9 +82,10 @@ def parse_own(name: str, arguments: list[str]) -> Training | WithControl:
 
     chosen, rest = _first_flags().parse_known_args(arguments)
     recipe = own_recipe(name, TASKS[name](), chosen.backbone, chosen.method)
-    prog = f"localscale train {name}"
-    about = f"Fine-tune a model on {type(recipe.data).__name__}.\n\n{_about_flags()}"
-    return _with_control(recipe, rest, control=chosen.control, prog=prog, about=about)
+    about = f"Fine-tune a model on {type(recipe.data).__name__}."
+    return _with_control(
+        recipe, rest, control=chosen.control, prog=f"localscale train {name}", about=about, options=_options(recipe)
+    )
 
 
 def _first_flags() -> argparse.ArgumentParser:
@@ -94,21 +97,42 @@ def _first_flags() -> argparse.ArgumentParser:
     return first
 
 
-def _about_flags() -> str:
+def _options(recipe: Any) -> dict[str, str]:
+    """Return the options that are needed most often, with what they do and the defaults of ``recipe``."""
     from localscale.lab.recipes.folder import FOLDER_METHODS
 
-    methods = "\n".join(f"  {name:12} {sentence}" for name, (sentence, _) in FOLDER_METHODS.items())
-    return (
-        "--backbone NAME  any model of timm (resnet18)\n"
-        f"--method NAME    what is added to it (sizes):\n{methods}\n"
-        "--control        also train the same recipe without canonicalizers, in the folder beside, and print both;\n"
-        "                 a run that is finished already is not trained again"
-    )
+    steps, width = recipe.optimization, max(map(len, FOLDER_METHODS))
+    methods = "\n".join(f"{name:{width}}  {sentence}" for name, (sentence, _) in FOLDER_METHODS.items())
+    return {
+        "--backbone NAME": "any model of timm (resnet18)",
+        "--method NAME": f"what is added to it (sizes):\n{methods}",
+        "--control": "also train the same recipe without canonicalizers, in the folder beside, and print both;\n"
+        "a run that is finished already is not trained again",
+        "--pretrained NAME": f"weights: timm (downloaded), none (random), or a safetensors file ({recipe.pretrained})",
+        "--source-size N": "load images of this side, and sample canonical forms from them (the backbone's input)",
+        "--epochs N": f"passes over the training images ({steps.epochs})",
+        "--batch-size N": f"images in a step ({steps.batch_size})",
+        "--learning-rate X": f"of the backbone ({steps.learning_rate:g})",
+        "--seed N": f"seed of weights, order and augmentation ({recipe.seed})",
+        "--out FOLDER": "folder of the run (runs/RECIPE/seedN)",
+        "--resume": "continue an interrupted training",
+        "--cpu": "run on the CPU even if a GPU is available",
+    }
 
 
-def _with_control(recipe: Any, rest: list[str], *, control: bool, prog: str, about: str) -> Training | WithControl:
+def _with_control(
+    recipe: Any, rest: list[str], *, control: bool, prog: str, about: str, options: dict[str, str]
+) -> Training | WithControl:
+    """Return the training, with its control if that is wanted; ``--help`` shows ``options``, ``--help-all`` all."""
     from localscale.lab.recipes.folder import control_of
 
+    width = max(map(len, options)) + 2
+    lines = (f"{name:{width}}{text}".replace("\n", "\n" + " " * width) for name, text in options.items())
+    about = "\n".join((about, "", *lines))
+    if "--help" in rest or "-h" in rest:
+        print(f"usage: {prog} [options]\n\n{about}\n{'--help-all':{width}}show every option")
+        raise SystemExit
+    rest = ["--help" if argument == "--help-all" else argument for argument in rest]
     training = parse_recipe(recipe, rest, prog=prog, about=about)
     if not control:
         return training
