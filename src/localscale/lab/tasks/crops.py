@@ -1,17 +1,35 @@
-"""Read random crops of the training images that the batches of a run name."""
+"""Read training images as random crops, in the order of a run's batches, and test images in their own order."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+from tqdm import tqdm
 
 from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.tasks.task import Indices, seed_of
 
-__all__ = ["read_crops"]
+__all__ = ["random_crop", "read_crops", "read_in_order"]
+
+
+def random_crop(image_size: int, least_area: float, *, flip: bool = True, after: tuple[v2.Transform, ...] = ()) -> Any:
+    """Return the transform of a training image to a random crop in 8 bits.
+
+    ``flip`` mirrors half of the crops, and ``after`` follows.
+    """
+    crop: Any = v2.RandomResizedCrop
+    return v2.Compose(
+        [
+            crop(image_size, scale=(least_area, 1.0), interpolation=v2.InterpolationMode.BICUBIC),
+            v2.RandomHorizontalFlip(0.5 if flip else 0.0),
+            *after,
+            v2.PILToTensor(),
+        ]
+    )
 
 
 def read_crops(
@@ -31,3 +49,17 @@ def read_crops(
         images, batch_sampler=places, num_workers=loading_workers(workers), worker_init_fn=ending_workers()
     )
     return zip(steps, reader, strict=True)
+
+
+def read_in_order(
+    images: Dataset[Any], *, batch_size: int, workers: int, progress: bool, unit: str = "image"
+) -> Iterator[Any]:
+    """Yield batches of all ``images``, read by ``workers`` processes, with a progress bar."""
+    reader: Any = DataLoader(
+        images, batch_size=batch_size, num_workers=loading_workers(workers), worker_init_fn=ending_workers()
+    )
+    assert isinstance(images, Sized)
+    with tqdm(total=len(images), desc="evaluating", unit=unit, leave=False, disable=not progress) as bar:
+        for batch in reader:
+            yield batch
+            bar.update(len(batch[0]))

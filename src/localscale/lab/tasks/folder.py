@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,18 +10,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms import v2
-from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
-from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.class_folders import ClassFolders, hold_out, leave_out_broken, list_class_folders
 from localscale.lab.data.images import read_image
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.randomness import Draws
-from localscale.lab.tasks.crops import read_crops
+from localscale.lab.tasks.crops import random_crop, read_crops, read_in_order
 from localscale.lab.tasks.outcomes import OUTCOMES, OutcomeRecorder, digest_of
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
 from localscale.warp import unscale
@@ -150,15 +147,9 @@ class FolderTask(Task):
         accuracy, scaled_accuracy = top1(self.classes).to(device), top1(self.classes).to(device)
         errors = {kind: InvarianceError(kind).to(device) for kind in ("squared", "l2", "relative")}
         outcomes = OutcomeRecorder(len(self.val), device=device)
-        mine = list(shard.of(len(self.val)))
-        reader = DataLoader(
-            Central(self, mine),
-            batch_size=self.batch_size,
-            num_workers=loading_workers(data.workers),
-            worker_init_fn=ending_workers(),
-        )
-        bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
-        with torch.no_grad(), bar:
+        mine = Central(self, list(shard.of(len(self.val))))
+        reader = read_in_order(mine, batch_size=self.batch_size, workers=data.workers, progress=progress)
+        with torch.no_grad():
             for index, pixels, labels in reader:
                 images, labels = pixels.to(device).float() / 255, labels.to(device)
                 logits = predict(self.normalise(images)).float()
@@ -173,7 +164,6 @@ class FolderTask(Task):
                     error.update(reference, others)
                 change = (others - reference[:, None]).square().sum(dim=2).mean(dim=1)
                 outcomes.add(index, logits, labels, change)
-                bar.update(len(index))
         names = [path.relative_to(self.val.root) for path, _ in self.val.items]
         return {
             "images": len(self.val),
@@ -195,14 +185,7 @@ class Crops(Dataset[tuple[Tensor, int]]):
 
     def __init__(self, images: ClassFolders, data: FolderData) -> None:
         self.images = images
-        crop = functools.partial(v2.RandomResizedCrop, interpolation=v2.InterpolationMode.BICUBIC, antialias=True)
-        self.transform = v2.Compose(
-            [
-                crop(data.image_size, scale=(data.least_area, 1.0)),
-                v2.RandomHorizontalFlip(0.5 if data.flip else 0.0),
-                v2.PILToTensor(),
-            ]
-        )
+        self.transform = random_crop(data.image_size, data.least_area, flip=data.flip)
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int]:
         index, seed = place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +9,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms import v2
-from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError, DataError
-from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.imagenet import LocallyScaledImageNet
 from localscale.lab.data.imagenet.image_list import list_images
 from localscale.lab.data.images import read_image
 from localscale.lab.data.written import DATASET
-from localscale.lab.tasks.crops import read_crops
+from localscale.lab.tasks.crops import random_crop, read_crops, read_in_order
 from localscale.lab.tasks.folder import as_cropped, central_crop
 from localscale.lab.tasks.outcomes import OUTCOMES, OutcomeRecorder, digest_of
 from localscale.lab.tasks.task import Indices, Predict, Shard, Task, TaskData, Transform, check_least
@@ -118,16 +115,10 @@ class ImageNetTask(Task):
         accuracy = PerScaleAccuracy(scales).to(device)
         groups = list(self.test.groups)
         outcomes = OutcomeRecorder(len(groups), len(scales), device)
-        mine = list(shard.of(len(groups)))
+        mine = _Groups(self.test, groups, list(shard.of(len(groups))))
         at_once = max(1, 2 * self.batch_size // len(scales))
-        reader = DataLoader(
-            _Groups(self.test, groups, mine),
-            batch_size=at_once,
-            num_workers=loading_workers(self.data.workers),
-            worker_init_fn=ending_workers(),
-        )
-        bar = tqdm(total=len(mine), desc="evaluating", unit="group", leave=False, disable=not progress)
-        with torch.no_grad(), bar:
+        reader = read_in_order(mine, batch_size=at_once, workers=self.data.workers, progress=progress, unit="group")
+        with torch.no_grad():
             for numbers, images, labels in reader:
                 pixels = images.flatten(0, 1).to(device).float() / 255
                 logits = predict(self.normalise(pixels)).float()
@@ -140,7 +131,6 @@ class ImageNetTask(Task):
                     error.update(answers[:, original], others)
                 change = (others - answers[:, original, None]).square().sum(dim=2).mean(dim=1)
                 outcomes.add(numbers, logits.unflatten(0, answers.shape[:2]), labels, change)
-                bar.update(len(images))
         per_scale = accuracy.compute()
         return {
             "images": len(groups),
@@ -224,16 +214,8 @@ def training_images(data: ImageNetData, classes: tuple[str, ...]) -> TrainingIma
 
 def training_crop(data: ImageNetData) -> v2.Transform:
     """Return the transform of a training image to a random crop in 8 bits, mirrored half of the time."""
-    crop = functools.partial(v2.RandomResizedCrop, interpolation=v2.InterpolationMode.BICUBIC)
     augment = v2.RandAugment(num_ops=2, magnitude=data.rand_augment, num_magnitude_bins=MAGNITUDES)
-    return v2.Compose(
-        [
-            crop(data.image_size, scale=(data.least_area, 1.0)),
-            v2.RandomHorizontalFlip(),
-            *([augment] if data.rand_augment else []),
-            v2.PILToTensor(),
-        ]
-    )
+    return random_crop(data.image_size, data.least_area, after=(augment,) if data.rand_augment else ())
 
 
 def _check_classes(root: Path, classes: tuple[str, ...], expected: tuple[str, ...]) -> None:

@@ -11,14 +11,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
-from tqdm import tqdm
 
 from localscale.adaptation.preprocessing import Preprocessing
 from localscale.errors import ConfigError
-from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.mask_folders import (
     MaskFolder,
     check_mask_folder,
@@ -28,7 +26,7 @@ from localscale.lab.data.mask_folders import (
 )
 from localscale.lab.methods.augmentation import RandomScaling
 from localscale.lab.randomness import Draws
-from localscale.lab.tasks.crops import read_crops
+from localscale.lab.tasks.crops import random_crop, read_crops, read_in_order
 from localscale.lab.tasks.mask_metrics import IGNORED, MaskMetrics
 from localscale.lab.tasks.objects import pixel_cross_entropy
 from localscale.lab.tasks.task import (
@@ -179,19 +177,12 @@ class MaskFolderTask(Task):
             seed=data.data_seed,
             device=device,
         )
-        mine = list(shard.of(len(self.val)))
-        reader = DataLoader(
-            WholeImages(self, mine),
-            batch_size=self.batch_size,
-            num_workers=loading_workers(data.workers),
-            worker_init_fn=ending_workers(),
-        )
-        bar = tqdm(total=len(mine), desc="evaluating", unit="image", leave=False, disable=not progress)
-        with torch.no_grad(), bar:
+        mine = WholeImages(self, list(shard.of(len(self.val))))
+        reader = read_in_order(mine, batch_size=self.batch_size, workers=data.workers, progress=progress)
+        with torch.no_grad():
             for index, pixels, labels in reader:
                 images = pixels.to(device).float() / 255
                 metrics.update(images, labels.to(device), index, predict, self.normalise)
-                bar.update(len(index))
         return {"images": len(self.val), **metrics.compute()}
 
     def whole(self, number: int) -> tuple[Tensor, Tensor]:
@@ -210,14 +201,7 @@ class MaskCrops(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, images: MaskFolder, data: MaskFolderData) -> None:
         self.images, self.ignored = images, data.ignore_index
-        crop = functools.partial(v2.RandomResizedCrop, interpolation=v2.InterpolationMode.BICUBIC, antialias=True)
-        self.transform = v2.Compose(
-            [
-                crop(data.image_size, scale=(data.least_area, 1.0)),
-                v2.RandomHorizontalFlip(0.5 if data.flip else 0.0),
-                v2.PILToTensor(),
-            ]
-        )
+        self.transform = random_crop(data.image_size, data.least_area, flip=data.flip)
 
     def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, Tensor]:
         index, seed = place
