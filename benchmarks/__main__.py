@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from benchmarks import core, data, faults, methods, photographs, speed, training
+from benchmarks import core, data, faults, methods, photograph_scales, photographs, speed, training
 from benchmarks.measurement import ResultTable
 from benchmarks.results import ROOT, render, save
 from localscale.errors import near_misses
@@ -26,6 +26,7 @@ SUITES: dict[str, Any] = {
     "training": training,
     "speed": speed,
     "photographs": photographs,
+    "photograph-scales": photograph_scales,
     "faults": faults,
     "methods": methods,
 }
@@ -66,7 +67,7 @@ def main() -> None:
         raise SystemExit(f"--device {arguments.device}: this PyTorch sees no CUDA device; use --device cpu")
     suite = SUITES[arguments.suite]
     has_options = hasattr(suite, "add_options")
-    name = arguments.suite if has_options else f"{arguments.suite}_{arguments.device}"
+    name = arguments.suite.replace("-", "_") if has_options else f"{arguments.suite}_{arguments.device}"
     target = arguments.json or ROOT / "results" / f"{name}.json"
     offered = suite.measurements(arguments) if has_options else suite.MEASUREMENTS
     measurements = _chosen(offered, arguments.only)

@@ -143,7 +143,7 @@ def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], R
     """Return the measurements that the command line asks for."""
     if arguments.data is None or not arguments.weights:
         raise SystemExit("--suite photographs needs --data DIR and --weights FILE …")
-    builds = {name: functools.partial(_adapt, config=name) for name in arguments.adapt}
+    builds = {name: functools.partial(adapted_to, config=name) for name in arguments.adapt}
     study = Study(
         arguments.data,
         tuple(arguments.weights),
@@ -212,18 +212,31 @@ def _answers(
         photographs.crops[classifier.crop, size][numbers].to(device, non_blocking=True).float() / 255
         for size in (SIDE, SOURCE)
     )
-    reduced = F.interpolate(source, (SIDE, SIDE), mode="bicubic", antialias=True).clamp(0, 1)
-    direct, source, reduced = map(classifier.normalise, (direct, source, reduced))
-    alone = base(reduced).softmax(1)
-    answers = {BASE: alone, DIRECT: base(direct).softmax(1), FLIPPED: (alone + base(reduced.flip(3)).softmax(1)) / 2}
-    for name, model in adapted.items():
-        canonical = model(source if side == SOURCE else reduced).softmax(1)
-        answers[f"{name}, one pass"] = canonical
-        answers[f"{name}, two passes"] = (alone + canonical) / 2
+    direct, source, reduced = map(classifier.normalise, (direct, source, reduce_source(source)))
+    found = frozen_answers(reduced, source if side == SOURCE else reduced, base, adapted)
+    answers = {BASE: found[BASE], DIRECT: base(direct).softmax(1), **found}
     for zoom, form in magnified(base, reduced, source, zooms).items():
         canonical = base(form).softmax(1)
         answers[f"own evidence {zoom:g} ×, second pass alone"] = canonical
-        answers[f"own evidence {zoom:g} ×, two passes"] = (alone + canonical) / 2
+        answers[f"own evidence {zoom:g} ×, two passes"] = (answers[BASE] + canonical) / 2
+    return answers
+
+
+def reduce_source(source: Tensor) -> Tensor:
+    """Return images ``(B, 3, 448, 448)`` of numbers in [0, 1] at the side that classifiers take."""
+    return F.interpolate(source, (SIDE, SIDE), mode="bicubic", antialias=True).clamp(0, 1)
+
+
+def frozen_answers(
+    reduced: Tensor, source: Tensor, base: nn.Module, adapted: Mapping[str, nn.Module]
+) -> dict[str, Tensor]:
+    """Return the probabilities of a classifier, alone, with its mirror image, and adapted, with one pass and two."""
+    alone = base(reduced).softmax(1)
+    answers = {BASE: alone, FLIPPED: (alone + base(reduced.flip(3)).softmax(1)) / 2}
+    for name, model in adapted.items():
+        canonical = model(source).softmax(1)
+        answers[f"{name}, one pass"] = canonical
+        answers[f"{name}, two passes"] = (alone + canonical) / 2
     return answers
 
 
@@ -260,5 +273,6 @@ def _cell(right: Tensor, base: Tensor, inside: Tensor) -> str:
     return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
-def _adapt(base: nn.Module, *, config: str) -> Any:
+def adapted_to(base: nn.Module, *, config: str) -> Any:
+    """Return the classifier behind the canonicalizer called ``config``."""
     return ls.adapt(base, config)

@@ -96,7 +96,7 @@ def test_every_method_is_measured_against_the_base(
             asked.append(images.shape[-1])
             return 100 * nn.functional.one_hot(torch.zeros(len(images), dtype=torch.int64), 1000).float()
 
-    monkeypatch.setattr(photographs, "_adapt", lambda base, config: Certain())
+    monkeypatch.setattr(photographs, "adapted_to", lambda base, config: Certain())
     target = tmp_path / "photographs.json"
     options = ["--data", data, "--weights", *weights, "--adapt", "certain", "--evidence", 1.2]
     options += ["--batch-size", 4, "--json", target]
