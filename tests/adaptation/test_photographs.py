@@ -206,7 +206,7 @@ def test_saved_and_loaded(tmp_path, mode: str):
     assert again.source_size == (448, 448)
 
 
-@pytest.mark.parametrize("mode", ["invariant", "averaged"])
+@pytest.mark.parametrize("mode", ["invariant", pytest.param("averaged", marks=pytest.mark.slow)])
 def test_it_compiles_into_one_graph(mode: str):
     images = torch.randn(2, 3, 96, 96).cumsum(2) / 20
     model = adapt(small_base(), "photographs", mode=mode, input_size=(3, 64, 64)).eval()

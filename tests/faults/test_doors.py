@@ -27,12 +27,14 @@ def said(trial: Callable[[Random], str | None], trials: int = 25) -> str:
     return " ".join(filter(None, (trial(Random(seed)) for seed in range(trials))))
 
 
+@pytest.mark.slow
 def test_nothing_odd_does_harm(doors: Doors):
     assert CAMPAIGNS["doors"] is Doors
     for trial in (doors._upload, doors._path, doors._model, doors._event, doors._dataset):
         assert said(trial, 12) == ""
 
 
+@pytest.mark.slow
 def test_a_program_that_is_started_is_reported(doors: Doors, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(images, "FORMATS", (*images.FORMATS, "EPS"))
     monkeypatch.setattr(
@@ -41,6 +43,7 @@ def test_a_program_that_is_started_is_reported(doors: Doors, monkeypatch: pytest
     assert "a program was started" in said(doors._upload, 40)
 
 
+@pytest.mark.slow
 def test_a_file_outside_that_is_read_is_reported(doors: Doors, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(uploads, "stays_inside", lambda path, root: True)
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)

@@ -18,6 +18,7 @@ def test_killed_saves_lose_nothing():
     assert tally.failures == {}
 
 
+@pytest.mark.slow
 def test_a_save_that_writes_in_place_is_caught(monkeypatch: pytest.MonkeyPatch):
     class Checkpoints(KilledSaves):
         kinds = (CHECKPOINT,)
@@ -31,6 +32,7 @@ def test_a_save_that_writes_in_place_is_caught(monkeypatch: pytest.MonkeyPatch):
     assert any("neither as old nor as new" in failure for failure in tally.failures.values())
 
 
+@pytest.mark.slow
 def test_a_save_that_leaves_drafts_is_caught(monkeypatch: pytest.MonkeyPatch):
     class Models(KilledSaves):
         kinds = (MODEL,)
@@ -40,6 +42,7 @@ def test_a_save_that_leaves_drafts_is_caught(monkeypatch: pytest.MonkeyPatch):
     assert any("the next save leaves ." in failure for failure in tally.failures.values())
 
 
+@pytest.mark.slow
 def test_a_description_that_is_not_in_the_weights_is_caught(monkeypatch: pytest.MonkeyPatch):
     """As before: config.json alone described the model, and a kill could leave new weights beside an old one."""
 

@@ -163,7 +163,8 @@ def test_an_untrained_network_moves_nothing(monkeypatch):
         assert not module(random(2, 3, 40, 40).to(DEVICE)).map.displacements.any()
 
 
-@pytest.mark.parametrize("dtype", [slow(torch.float16), torch.bfloat16])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_images_in_half_precision_are_read_as_they_are(monkeypatch, dtype: torch.dtype):
     module, images = size_canonicalizer(3, (5, 5)), random(2, 3, 40, 40).to(DEVICE, dtype)
     with torch.no_grad():

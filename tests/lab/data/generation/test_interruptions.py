@@ -84,6 +84,7 @@ def test_workers_that_always_die_end_the_run(tmp_path: Path) -> None:
         generate(job, tmp_path, workers=2)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
