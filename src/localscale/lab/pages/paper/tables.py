@@ -75,7 +75,7 @@ IMAGENET = Comparison(
     "imagenet",
     CLASSIFICATION["imagenet"],
     CLASSES,
-    ("imagenet", "imagenet_published", "imagenet_tiny", "imagenet_sizes"),
+    ("imagenet_tiny", "imagenet_sizes", "imagenet_published", "imagenet"),
     "localscale reproduce imagenet",
     {},
 )
@@ -91,7 +91,7 @@ def render_mnist_scales(findings: Findings) -> str:
 
 def render_imagenet_scales(findings: Findings) -> str:
     """Return Tab. 5 with our figures for DeiT-Tiny."""
-    return _render_scales(_joined(findings, "imagenet_tiny", "imagenet_published", "imagenet"), "imagenet", "base")
+    return _render_scales(_joined(findings, "imagenet", "imagenet_published", "imagenet_tiny"), "imagenet", "base")
 
 
 def _joined(findings: Findings, *sources: str) -> Found:
@@ -133,7 +133,7 @@ def render_scale_1(findings: Findings) -> str:
         return 100 * run["metrics"]["per_scale"]["accuracy"]["1.0"]
 
     rows, claims = [], []
-    found = _joined(findings, "imagenet_sizes", "imagenet_tiny", "imagenet_published", "imagenet")
+    found = _joined(findings, "imagenet", "imagenet_published", "imagenet_tiny", "imagenet_sizes")
     for family, printed in SCALE_1.items():
         here = list(dict.fromkeys(backbone for backbone, _ in found if family_of_backbone(backbone) == family))
         for backbone in here or ["–"]:
