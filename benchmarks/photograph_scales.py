@@ -6,19 +6,17 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
+from torch.utils.data import Dataset
 
 from benchmarks.classifiers import find_classifier, load_classifier
 from benchmarks.measurement import ResultTable
 from benchmarks.photographs import BASE, PACKAGES, RESAMPLES, Build, adapted_to, frozen_answers, reduce_source
 from benchmarks.photographs_data import SIDE, SOURCE, central_crop
-from localscale.lab.children import ending_workers, loading_workers
 from localscale.lab.data.imagenet import LocallyScaledImageNet
+from localscale.lab.tasks.crops import read_in_order
 from localscale.metrics import paired_difference
 
 __all__ = ["PACKAGES", "add_options", "described", "measurements"]
@@ -26,7 +24,7 @@ __all__ = ["PACKAGES", "add_options", "described", "measurements"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method does with each photograph: right answers ``(N, scales)``, and changes of the answer ``(N,)``."""
+    """Right answers of a method ``(N, scales)``, and the squared changes of its answers, mean over scales ``(N,)``."""
 
     right: Tensor
     change: Tensor
@@ -90,7 +88,7 @@ class ScaleStudy:
 
     def differences(self, device: str, quick: bool) -> ResultTable:
         """Return the difference of every method to the base, with its interval."""
-        found, rows = self._measured(device, quick), []
+        found, rows, original = self._measured(device, quick), [], self._original()
         for (classifier, method), outcome in found.items():
             if method == BASE:
                 continue
@@ -101,16 +99,14 @@ class ScaleStudy:
                     "weights": classifier,
                     "method": method,
                     "mean accuracy": _interval(100 * outcome.right.mean(1), 100 * base.right.mean(1)),
-                    "accuracy at ×1": _interval(
-                        100 * outcome.right[:, self._original()], 100 * base.right[:, self._original()]
-                    ),
+                    "accuracy at ×1": _interval(100 * outcome.right[:, original], 100 * base.right[:, original]),
                     "deviation": f"{float(deviation):.2f} ×",
                     "InvE": f"{float(outcome.change.mean() / base.change.mean()):.2f} ×",
                     "InvE 10⁻²": _interval(100 * outcome.change, 100 * base.change),
                 }
             )
         note = (
-            f"Percentage points of accuracy and 10⁻² of InvE, with the 95 % interval of a paired bootstrap over "
+            "Percentage points of accuracy and 10⁻² of InvE, with the 95 % interval of a paired bootstrap over "
             f"photographs ({RESAMPLES:,} resamples); deviation and InvE also relative to the base."
         )
         return ResultTable("Frozen classifiers on locally scaled photographs: difference to the base", note, rows)
@@ -132,11 +128,9 @@ class ScaleStudy:
             adapted = {name: build(copy.deepcopy(base)).to(device).eval() for name, build in self.builds.items()}
             images = ScaledCrops(self.scaled, classifier.crop, limit)
             at_once = max(1, self.batch_size // len(images.dataset.scales))
-            reader: Any = DataLoader(
-                images, batch_size=at_once, num_workers=loading_workers(4), worker_init_fn=ending_workers()
-            )
+            reader = read_in_order(images, batch_size=at_once, workers=4, progress=True, unit="photograph")
             parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
-            for pixels, labels in tqdm(reader, desc=path.stem, unit="batch", leave=False):
+            for pixels, labels in reader:
                 source = pixels.flatten(0, 1).to(device).float() / 255
                 reduced, source = map(classifier.normalise, (reduce_source(source), source))
                 for method, flat in frozen_answers(reduced, source, base, adapted).items():

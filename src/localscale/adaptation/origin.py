@@ -1,4 +1,4 @@
-"""Where a base model comes from: its library, the arguments that build it again, and the name of its weights.
+"""The origin of a base model: its library, the arguments that build it again, and the name of its weights.
 
 Only names that a library registers, and ids of the Hugging Face Hub, are read from a file: never a path or a module.
 """
@@ -41,7 +41,7 @@ PASS_BASE = "build the base model yourself and call from_pretrained(…, base_mo
 
 @dataclass(frozen=True)
 class Origin:
-    """How to build a base model again.
+    """The call that builds a base model again.
 
     ``library`` is ``"timm"``, ``"transformers"``, ``"torchvision"``, or None for a model that only its author can
     build. ``weights`` names published weights, or is None.

@@ -98,7 +98,7 @@ def _through_half(halved: Map | None, points: Tensor, change: Tensor) -> tuple[T
 
 @dataclass(frozen=True)
 class ThingScores:
-    """How well a size network finds known things, as scalar tensors.
+    """Scores of a size network on known things, as scalar tensors.
 
     ``error`` is the mean absolute error in log size over the cells of things. ``overlap`` is the intersection over
     union of the cells whose weight is above ½ and those that things cover by more than half. ``spread`` is the standard

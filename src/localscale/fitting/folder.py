@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """How far a fit has come.
+    """The progress of a fit.
 
     ``history`` holds the epochs that are trained and validated. If ``step`` is the last step of the next one, only its
     validation is missing. ``loss`` and ``seconds`` are sums over the steps of that epoch, and ``order`` holds the

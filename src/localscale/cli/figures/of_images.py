@@ -121,7 +121,7 @@ def boxes_of(numbers: tuple[float, ...], images: tuple[Path, ...]) -> list[Box]:
 
 @dataclass(frozen=True)
 class Stages:
-    """How a locally scaled photograph is made: photograph, mask, object, background, scaled object, result."""
+    """Draw the stages of a locally scaled photograph: photograph, mask, object, background, scaled object, result."""
 
     image: Path
     """Image file."""

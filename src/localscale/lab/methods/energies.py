@@ -26,7 +26,7 @@ BATCH = 64  # images of a step; each is tried under every configuration
 
 @dataclass(frozen=True)
 class LearnedEnergies:
-    """How often the configuration of least energy undid a known one, over the last tenth of the ``steps``.
+    """The share of known configurations that least energy undid, over the last tenth of the ``steps``.
 
     ``chance`` is the share that a random choice undoes. Each image was measured before the step that it was used in.
     """

@@ -1,4 +1,4 @@
-"""How a locally scaled photograph is made, stage by stage (paper, Fig. inpaint_pipeline)."""
+"""The stages in which a locally scaled photograph is made (paper, Fig. inpaint_pipeline)."""
 
 from __future__ import annotations
 

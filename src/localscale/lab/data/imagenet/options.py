@@ -25,7 +25,7 @@ class ImageNetOptions:
     scales: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
     """Factors of the object's size; 1.0 is the unchanged original."""
     frame: Literal["clip", "inside"] = "clip"
-    """What happens at the frame: clip (the frame cuts what leaves it, and an object that touches it is scaled about the
+    """Treatment of the frame: clip (the frame cuts what leaves it, and an object that touches it is scaled about the
     side that it touches), or inside (images whose object touches the frame or would leave it are skipped)."""
     min_area: float = 0.005
     """Smallest fraction of the image that the object may cover; images below it are skipped."""

@@ -20,7 +20,7 @@ MD5 = re.compile(r"[0-9a-fA-F]{32}")
 
 @dataclass(frozen=True)
 class PanoramaFile:
-    """Where a panorama lies, and its size and MD5 checksum."""
+    """The address of a panorama, its size and its MD5 checksum."""
 
     url: str
     size: int
