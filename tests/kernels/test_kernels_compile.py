@@ -91,7 +91,7 @@ for channels, pixels, across in ((3, 256, 1), (96, 32, 32)):
     build(equilibrium._warp_features, pointers | state | {"canonical": "*fp16"}, blocks)
 for kind in ("*fp16", "*fp32"):
     kinds = pointers | state | {"hidden": kind, "weight": kind}
-    for channels, projected in ((3, False), (96, False), (128, False), (768, True)):
+    for channels, projected in ((3, False), (96, False), (512, False), (768, True)):
         block, warps = equilibrium.FIRST if kind == "*fp16" else equilibrium.SMALL
         depth = equilibrium.depth_of(channels, torch.float16 if kind == "*fp16" else torch.float32)
         chosen = {"STRIDE": 2, "CHANNELS": channels, "PROJECTED": projected, "WIDE": 64, "BLOCK": block, "DEPTH": depth}
@@ -133,7 +133,8 @@ kinds |= {n: "*fp16" for n in ("x", "middle", "activated", "weights")}
 chosen = {"STRIDE": 2, "CHANNELS": 32, "WIDE": 64, "BLOCK": size_network.LAYER[0], "DEPTH": 32}
 build(size_network._layer, kinds, chosen, num_warps=size_network.LAYER[1])
 chosen = {"BLOCKS": 2, "PIXELS": 256, "WIDE": 64, "GROUPS": 8, "BLOCK": size_network.BLOCKS[0], "DEPTH": 64}
-build(size_network._blocks, kinds, chosen, num_warps=size_network.BLOCKS[1])
+needs = build(size_network._blocks, kinds, chosen, 86, num_warps=size_network.BLOCKS[1])
+assert needs <= 99 * 1024, "more memory than smaller GPUs have"
 """
 
 

@@ -213,6 +213,17 @@ def test_float16_products_are_as_exact_as_tf32(in_channels: int, dtype: torch.dt
     assert 0 < distance < (2e-3 if dtype == torch.float32 else 1e-2) * expected.map.displacements.norm()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("in_channels", [256, 320, 512])
+def test_features_of_many_channels_fit_into_shared_memory(in_channels: int, monkeypatch: pytest.MonkeyPatch):
+    canonicalizer = canonicalizer_for(in_channels, "direct", True, (64, 128))
+    expected, _ = both_ways(canonicalizer, features_for(in_channels).bfloat16(), monkeypatch)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    _, found = both_ways(canonicalizer, features_for(in_channels).bfloat16(), monkeypatch)
+    distance = (found.map.displacements - expected.map.displacements).norm()
+    assert 0 < distance < 1e-2 * expected.map.displacements.norm()
+
+
 @pytest.mark.parametrize(("inputs", "wide", "last", "taps_first"), [(3, 16, 32, True), slow(100, 32, 16, False)])
 def test_weights_are_laid_out_as_by_permuting(inputs: int, wide: int, last: int, taps_first: bool):
     rng = torch.Generator().manual_seed(0)

@@ -148,14 +148,14 @@ def convolve(
     term, wide = tl.arange(0, DEPTH), tl.arange(0, WIDE)[None, :] * (9 * CHANNELS)
     row, column = pixel // out_width * STRIDE - 1, pixel % out_width * STRIDE - 1
     if CHANNELS % DEPTH == 0:  # all terms of one product belong to one tap
-        for tap in tl.range(0, 9, num_stages=STAGES):
+        for start in tl.range(0, 9 * CHANNELS, DEPTH, num_stages=STAGES):
+            tap, channel = start // CHANNELS, start % CHANNELS
             to_row, to_column = row + tap // 3, column + tap % 3
             inside = valid & (to_row >= 0) & (to_row < height) & (to_column >= 0) & (to_column < width)
-            at = (to_row * width + to_column) * CHANNELS
-            for start in tl.static_range(0, CHANNELS, DEPTH):
-                values = tl.load(source + at[:, None] + (start + term)[None, :], mask=inside[:, None], other=0)
-                factors = tl.load(weight + wide + (tap * CHANNELS + start + term)[:, None])
-                total = tl.dot(values.to(factors.dtype), factors, total, input_precision="ieee")
+            at = (to_row * width + to_column) * CHANNELS + channel
+            values = tl.load(source + at[:, None] + term[None, :], mask=inside[:, None], other=0)
+            factors = tl.load(weight + wide + (start + term)[:, None])
+            total = tl.dot(values.to(factors.dtype), factors, total, input_precision="ieee")
     else:
         for start in tl.range(0, 9 * CHANNELS, DEPTH, num_stages=STAGES):
             k = start + term
