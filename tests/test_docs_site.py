@@ -229,9 +229,9 @@ def test_links_of_a_page_lead_somewhere(page: Path):
 
 
 def test_tables_on_pages_are_those_of_the_results():
-    def cell(table: str, row: str) -> str:
+    def cell(table: str, row: str, backbone: str = "") -> str:
         runs = json.loads((ROOT / "results" / f"{table}.json").read_text(encoding="utf-8"))["runs"]
-        metrics = [run["metrics"] for run in runs if run["row"] == row]
+        metrics = [run["metrics"] for run in runs if run["row"] == row and run["backbone"].startswith(backbone)]
         values = [[m["accuracy"] for m in metrics], [m["invariance_error"]["squared"] for m in metrics]]
         return " / ".join(
             f"{100 * statistics.mean(v):.1f}" + (f" ± {100 * statistics.stdev(v):.1f}" if len(v) > 1 else "")
@@ -249,6 +249,22 @@ def test_tables_on_pages_are_those_of_the_results():
         text = (ROOT / page).read_text(encoding="utf-8").replace("*", "")
         for row in rows:
             assert f"| {cell(table, control)} | {cell(table, row)} |" in text
+    for table, backbone in (("mnist_small", "vit_tiny"), ("mnist_resnet", "resnet50")):
+        expected = f"| {cell(table, 'aug_long', backbone)} | {cell(table, 'sizes', backbone)} |"
+        assert expected in (ROOT / "README.md").read_text(encoding="utf-8").replace("*", "")
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    places = (("mnist_small", "deit_tiny"), ("mnist_small", "vit_tiny"), ("mnist_resnet", "resnet50"))
+    for row in ("aug", "aug_plus", "canon", "invl", "dec"):
+        assert f" | {' | '.join(cell(table, row, backbone) for table, backbone in places)} |" in page
+
+
+def test_differences_on_photographs_of_seven_sizes_are_those_of_the_results():
+    rows = json.loads((ROOT / "results" / "photograph_scales.json").read_text(encoding="utf-8"))["tables"][1]["rows"]
+    page = (ROOT / "docs" / "your_images.md").read_text(encoding="utf-8")
+    for method in dict.fromkeys(row["method"] for row in rows):
+        deit, vit = ({key: cell.replace("-", "−") for key, cell in r.items()} for r in rows if r["method"] == method)
+        for column in ("mean accuracy", "InvE", "deviation"):
+            assert f"| {deit[column]} | {vit[column]} |" in page, (method, column)
 
 
 def test_differences_on_photographs_are_those_of_the_results():

@@ -67,8 +67,8 @@ def a_run(row: str, seed: int, accuracy: float, error: float) -> dict:
 def test_verdicts_follow_from_the_results(tmp_path):
     runs = [a_run("aug", 0, 0.80, 0.10), a_run("aug", 1, 0.82, 0.12), a_run("canon", 0, 0.70, 0.30)]
     runs += [a_run("dec", 0, 0.90, 0.11), a_run("dec", 1, 0.91, 0.13)]
-    result = {"kind": "classification", "table": "mnist-tiny", "runs": runs}
-    (tmp_path / "mnist_tiny.json").write_text(json.dumps(result))
+    result = {"kind": "classification", "table": "mnist-small", "runs": runs}
+    (tmp_path / "mnist_small.json").write_text(json.dumps(result))
     page = render_paper(tmp_path)
     claim = next(line for line in page.splitlines() if line.startswith("- resnet50."))
     assert claim == (

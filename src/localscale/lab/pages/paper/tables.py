@@ -59,7 +59,7 @@ MNIST = Comparison(
     "mnist",
     {family: rows for family, rows in CLASSIFICATION["mnist"].items() if family not in PYRAMID},
     CLASSES,
-    ("mnist", "mnist_small", "mnist_tiny", "mnist_sizes"),
+    ("mnist", "mnist_resnet", "mnist_small", "mnist_sizes"),
     "localscale reproduce mnist",
     {},
 )
@@ -86,7 +86,7 @@ PAPER_OPTIM_BYTES = 43.3e9
 
 def render_mnist_scales(findings: Findings) -> str:
     """Return Tab. 3 with our figures for DeiT-Tiny."""
-    return _render_scales(_joined(findings, "mnist_tiny", "mnist_sizes", "mnist_small"), "mnist", "aug")
+    return _render_scales(_joined(findings, "mnist_sizes", "mnist_small"), "mnist", "aug")
 
 
 def render_imagenet_scales(findings: Findings) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from localscale.lab.recipes.rows import SIZES, Budget
-from localscale.lab.recipes.tables.small import SMALL, SMALL_BUDGETS, SMALL_DATA, four_blocks
+from localscale.lab.recipes.tables.small import SMALL, SMALL_BUDGETS, SMALL_DATA, at_the_first_rate, four_blocks
 from localscale.lab.recipes.tables.table import PEERS, Line, Table, lines_of
 
 __all__ = ["MNIST_TABLES"]
@@ -25,24 +25,35 @@ MNIST_TABLES: dict[str, Table] = {
         controls=("aug_plus", "aug_long"),
     ),
     "mnist-tiny": Table(
-        "Local scale invariance on MNIST, DeiT-Tiny",
+        "Local scale invariance on MNIST, DeiT-Tiny, continued at the first rate",
         "mnist",
         ("deit_tiny",),
         (*MNIST_LINES, *PEERS),
+        runs="mnist-tiny",
+        budgets=at_the_first_rate(SMALL_BUDGETS),
+        changes=SMALL,
+        paper="mnist",
+        controls=("aug_plus", "aug_long"),
+    ),
+    "mnist-small": Table(
+        "Local scale invariance on MNIST, DeiT-Tiny and ViT-Tiny",
+        "mnist",
+        ("deit_tiny", "vit_tiny"),
+        (*MNIST_LINES, Line("sizes"), *PEERS),
         runs="mnist-small",
         budgets=SMALL_BUDGETS,
         changes=SMALL,
         paper="mnist",
         controls=("aug_plus", "aug_long"),
     ),
-    "mnist-small": Table(
-        "Local scale invariance on MNIST, three backbones of up to 25 million parameters",
+    "mnist-resnet": Table(
+        "Local scale invariance on MNIST, ResNet-50, half the epochs",
         "mnist",
-        ("deit_tiny", "vit_tiny", "resnet50"),
+        ("resnet50",),
         (*MNIST_LINES, Line("sizes"), *PEERS),
-        runs="mnist-small",
-        budgets=SMALL_BUDGETS,
-        changes=SMALL,
+        runs="mnist-resnet",
+        budgets={"first": Budget(20, 5e-4), "more": Budget(10, 5e-5), "both": Budget(30, 5e-4)},
+        changes={**SMALL, "optimization": {"batch_size": 128, "warmup_epochs": 2.0}},
         paper="mnist",
         controls=("aug_plus", "aug_long"),
     ),
@@ -56,7 +67,7 @@ MNIST_TABLES: dict[str, Table] = {
             *PEERS,
         ),
         runs="mnist-small",
-        budgets=SMALL_BUDGETS,
+        budgets=at_the_first_rate(SMALL_BUDGETS),
         changes=SMALL,
         paper="mnist",
         controls=("aug_plus", "aug_long"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from localscale.lab.recipes.changes import Changes
-from localscale.lab.recipes.tables.small import SHORT, SHORT_BUDGETS, SMALL, SMALL_BUDGETS
+from localscale.lab.recipes.tables.small import SHORT, SHORT_BUDGETS, SMALL, SMALL_BUDGETS, at_the_first_rate
 from localscale.lab.recipes.tables.table import Line, Table
 
 __all__ = ["ABLATION_TABLES", "RATES", "swept_name"]
@@ -86,8 +86,8 @@ ABLATION_TABLES: dict[str, Table] = {
             _ablation("layers3", "3 layers", {"network": {"channels": (32, 64, 128)}}),
             *(_ablation(f"knots{n}", f"{n} knots", {"knots": n}) for n in (4, 6, 8)),
         ),
-        runs="mnist-small",
-        budgets=SMALL_BUDGETS,
+        runs="mnist-ablation",
+        budgets=at_the_first_rate(SMALL_BUDGETS),
         changes=SMALL,
         paper="ablation",
     ),
@@ -111,8 +111,8 @@ ABLATION_TABLES: dict[str, Table] = {
             Line("aug_plus"),
             *itertools.starmap(_swept_dec, itertools.product(RATES, (1, 2, 3, 4), (False, True))),
         ),
-        runs="mnist-short",
-        budgets=SHORT_BUDGETS,
+        runs="mnist-dec-sweep",
+        budgets=at_the_first_rate(SHORT_BUDGETS),
         changes=SHORT,
         paper="mnist",
         controls=("aug_plus",),

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from localscale.lab.recipes.changes import Changes
 from localscale.lab.recipes.rows import Budget, BudgetName
 
-__all__ = ["SHORT", "SHORT_BUDGETS", "SMALL", "SMALL_BUDGETS", "SMALL_DATA", "four_blocks", "solved_in"]
+__all__ = [
+    "SHORT",
+    "SHORT_BUDGETS",
+    "SMALL",
+    "SMALL_BUDGETS",
+    "SMALL_DATA",
+    "at_the_first_rate",
+    "four_blocks",
+    "solved_in",
+]
 
 # Small backbones on one GPU: a large batch, and ten thousand test images with four other sizes of each.
 SMALL_DATA = {"test_count": 10_000, "variants": 4, "bracket_count": 5_000}
 SMALL: Changes = {"optimization": {"batch_size": 128, "warmup_epochs": 5.0}, "data": SMALL_DATA}
+# Rows that continue Aug take a tenth of its rate. At the same rate their control fell below Aug.
 SMALL_BUDGETS: dict[BudgetName, Budget] = {
     "first": Budget(40, 5e-4),
-    "more": Budget(20, 5e-4),
+    "more": Budget(20, 5e-5),
     "both": Budget(60, 5e-4),
 }
 
@@ -23,9 +36,18 @@ SHORT: Changes = {
 }
 SHORT_BUDGETS: dict[BudgetName, Budget] = {
     "first": Budget(40, 5e-4),
-    "more": Budget(10, 5e-4),
+    "more": Budget(10, 5e-5),
     "both": Budget(20, 5e-4),
 }
+
+
+def at_the_first_rate(budgets: Mapping[BudgetName, Budget]) -> dict[BudgetName, Budget]:
+    """Return ``budgets`` in which continued rows take the rate of the first; older tables were recorded so.
+
+    >>> at_the_first_rate(SMALL_BUDGETS)["more"]
+    Budget(epochs=20, learning_rate=0.0005)
+    """
+    return {**budgets, "more": replace(budgets["more"], learning_rate=budgets["first"].learning_rate)}
 
 
 def solved_in(looks: int, settling: int, *, blocks: int = 2, learning_steps: int | None = None) -> Changes:
