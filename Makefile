@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.demo ## train on real digits for four to five minutes, end in a table and two pictures (out/demo)
+demo: $(VENV)/.demo ## train on real digits for three to five minutes, end in a table and two pictures (out/demo)
 	$(BIN)/python -m demo
 
 test: $(VENV)/.dev ## lint and run the tests, in at most five minutes

@@ -91,6 +91,7 @@ def test_transformers_swin():
         (lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**HF_VIT)), (3, 32, 32)),
         (lambda: torchvision.models.VisionTransformer(32, 8, 1, 2, 24, 48), (3, 32, 32)),
         (lambda: timm.create_model("test_resnet", in_chans=1), (1, 160, 160)),
+        (lambda: timm.create_model("csatv2", num_classes=1), (3, 512, 512)),  # its first convolution reads 64 channels
         (lambda: nn.Sequential(nn.Conv2d(2, 3, 1)), (2, 224, 224)),
         (nn.Identity, (3, 224, 224)),
     ],

@@ -90,8 +90,10 @@ def usual_input_size(model: nn.Module) -> tuple[int, int, int]:
     elif isinstance(pretrained, dict) and pretrained.get("input_size"):
         side = pretrained["input_size"][1:]
     height, width = (side, side) if isinstance(side, int) else side
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    return (first.in_channels if first is not None else 3), height, width
+    channels = getattr(model, "in_chans", None)  # in timm, where the first convolution may read a cosine transform
+    if not isinstance(channels, int):
+        channels = next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3)
+    return channels, height, width
 
 
 def _candidates(model: nn.Module) -> list[str]:
