@@ -11,7 +11,7 @@ from localscale import errors
 from localscale.errors import LocalScaleError, near_misses
 
 BUILTINS = {
-    **dict.fromkeys(["ConvergenceError", "GradientError", "TrainingError"], RuntimeError),
+    **dict.fromkeys(["ConvergenceError", "GradientError", "KernelError", "TrainingError"], RuntimeError),
     **dict.fromkeys(["MapError", "ShapeError", "ConfigError", "SiteError", "CheckpointError", "DataError"], ValueError),
     **dict.fromkeys(["OutputError", "HubError"], OSError),
     "MissingExtraError": ImportError,

@@ -14,6 +14,7 @@ __all__ = [
     "DataError",
     "GradientError",
     "HubError",
+    "KernelError",
     "LocalScaleError",
     "MapError",
     "MissingExtraError",
@@ -58,6 +59,10 @@ class ConvergenceError(LocalScaleError, RuntimeError):
 
 class GradientError(LocalScaleError, RuntimeError):
     """A gradient was differentiated again, but its rule gives first derivatives only."""
+
+
+class KernelError(LocalScaleError, RuntimeError):
+    """A GPU kernel needs more than the GPU has."""
 
 
 class DataError(LocalScaleError, ValueError):

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from localscale.errors import KernelError
 from localscale.kernels import launch as module
 from localscale.kernels.launch import Launch, launch
 
@@ -73,6 +74,22 @@ def test_interpreted_kernels_leave_no_program(programs: dict[tuple[Any, ...], An
         launch(kernel, (1, 1, 1), 4, torch.zeros(1))
     assert len(kernel.compiled) == 2
     assert not programs
+
+
+def test_a_kernel_that_does_not_fit_the_gpu_is_named_with_a_way_out():
+    errors = pytest.importorskip("triton.runtime.errors")
+
+    class Large(Kernel):
+        __name__ = "_first_layer"
+
+        def __getitem__(self, grid: tuple[int, int, int]) -> Any:
+            def call(*values: Any, num_warps: int) -> None:
+                raise errors.OutOfResources(294912, 232448, "shared memory")
+
+            return call
+
+    with pytest.raises(KernelError, match=r"_first_layer does not fit .*294912.*232448.*LOCALSCALE_KERNELS=0"):
+        launch(Large("x"), (1, 1, 1), 4, torch.zeros(1))
 
 
 def test_missing_and_unknown_arguments_are_refused():

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from localscale.errors import KernelError
+
 __all__ = ["Grid", "Launch", "cover", "launch", "power_above"]
 
 Grid = tuple[int, int, int]
@@ -69,7 +71,15 @@ class Launch:
         if program is not None:
             program[self.grid](*self.values)
             return
-        program = self.kernel[self.grid](*self.values, num_warps=self.warps)
+        try:
+            program = self.kernel[self.grid](*self.values, num_warps=self.warps)
+        except Exception as error:
+            if type(error).__name__ != "OutOfResources":  # of Triton, which this module does not import
+                raise
+            raise KernelError(
+                f"{self.kernel.__name__} does not fit this GPU ({error}); set LOCALSCALE_KERNELS=0 in the environment "
+                "to use plain PyTorch, and please report the settings"
+            ) from error
         if program is not None:  # Triton's interpreter returns no program
             _PROGRAMS[self.key] = program
 
