@@ -60,8 +60,8 @@ TABLES = (
         "Tab. 2: MNIST",
         "localscale reproduce mnist-small",
         tables.MNIST.render,
-        "The paper tests on 50,000 images. Ours are small members of its families, trained for fewer epochs; `localscale "
-        "reproduce mnist-resnet` trains ResNet-50. Rows that continue Aug take a tenth of its rate. "
+        "The paper tests on 50,000 images. Ours are small members of its families, trained for fewer epochs. "
+        "`localscale reproduce mnist-resnet` trains ResNet-50. Rows that continue Aug take a tenth of its rate. "
         "The paper's DEC has one to four modules and Anderson's solver, and its scripts have canonicalizer rates from "
         "3e-4 to 2e-2, by backbone; the last column says what our rows had.",
     ),
