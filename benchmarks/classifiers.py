@@ -17,6 +17,7 @@ from localscale.errors import CheckpointError, DataError
 from localscale.lab.backbones.catalogue import Normalise
 
 SCALE = ".scale"  # added to a weight's name: what its integers are multiplied by, for each output channel
+TRAINED = "base."  # before the names of a run's tensors
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
@@ -44,25 +45,39 @@ CLASSIFIERS = {
 }
 
 
+def title_of(weights: Path) -> str:
+    """Return what to call a file of weights, or a run's folder such as runs/imagenet-scaled/deit_tiny-base_plus/seed0.
+
+    >>> title_of(Path("weights/deit_tiny.safetensors"))
+    'deit_tiny'
+    """
+    return f"{weights.parent.name}/{weights.name}" if weights.is_dir() else weights.stem
+
+
 def find_classifier(weights: Path) -> Classifier:
-    """Return the classifier that a file of weights is for, by the file's name."""
+    """Return the classifier that a file of weights or a run's folder is for, by its name."""
+    title = title_of(weights)
     for name, classifier in CLASSIFIERS.items():
-        if weights.name.startswith(name):
+        if title.startswith(name):
             return classifier
-    raise DataError(f"{weights.name} names no classifier; expected a file whose name starts with {_or(CLASSIFIERS)}")
+    raise DataError(f"{title} names no classifier; expected a name that starts with {_or(CLASSIFIERS)}")
 
 
 def load_classifier(weights: Path) -> nn.Module:
-    """Return the classifier of a file of weights, in evaluation mode and float32."""
+    """Return the classifier of a file of weights, or of a run's folder, in evaluation mode and float32."""
     classifier = find_classifier(weights)
     model = timm.create_model(classifier.timm_name)
     if classifier.strides_first:
         for layer in (model.layer2, model.layer3, model.layer4):
             layer[0].conv1.stride, layer[0].conv2.stride = (2, 2), (1, 1)
-    if not weights.is_file():
-        raise CheckpointError(f"no weights at {weights}; name safetensors files with --weights")
+    file = weights / "weights.safetensors" if weights.is_dir() else weights
+    if not file.is_file():
+        raise CheckpointError(f"no weights at {file}; name safetensors files or runs' folders with --weights")
+    tensors = restore_weights(load_file(file))
+    if weights.is_dir():
+        tensors = {name.removeprefix(TRAINED): tensor for name, tensor in tensors.items()}
     try:
-        model.load_state_dict(restore_weights(load_file(weights)))
+        model.load_state_dict(tensors)
     except RuntimeError as error:
         raise CheckpointError(f"{weights} does not fit timm's {classifier.timm_name}: {error}") from error
     return model.eval().to(memory_format=torch.channels_last)  # convolutions take half the time on a CPU

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from benchmarks.classifiers import find_classifier, load_classifier
+from benchmarks.classifiers import find_classifier, load_classifier, title_of
 from benchmarks.measurement import ResultTable
 from benchmarks.photographs import BASE, PACKAGES, RESAMPLES, Build, adapted_to, frozen_answers, reduce_source
 from benchmarks.photographs_data import SIDE, SOURCE, central_crop
@@ -47,7 +47,7 @@ def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], R
 
 def described(arguments: argparse.Namespace) -> list[str]:
     """Return the options of this suite that change its results, for the recorded command."""
-    options = ["--scaled DIR", f"--weights {' '.join(path.name for path in arguments.weights)}"]
+    options = ["--scaled DIR", f"--weights {' '.join(title_of(path) + path.suffix for path in arguments.weights)}"]
     options += [f"--adapt {' '.join(arguments.adapt)}"] if arguments.adapt else []
     return options + ([f"--limit {arguments.limit}"] if arguments.limit else [])
 
@@ -140,7 +140,7 @@ class ScaleStudy:
                     parts.setdefault(method, []).append(((answers.argmax(2) == labels[:, None]).double(), change))
             for method, pairs in parts.items():
                 right, change = map(torch.cat, zip(*pairs, strict=True))
-                found[path.stem, method] = Outcome(right, change.double())
+                found[title_of(path), method] = Outcome(right, change.double())
         return found
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 import localscale as ls
-from benchmarks.classifiers import Classifier, find_classifier, load_classifier
+from benchmarks.classifiers import Classifier, find_classifier, load_classifier, title_of
 from benchmarks.measurement import ResultTable
 from benchmarks.photograph_evidence import magnified
 from benchmarks.photographs_data import SCENES, SIDE, SOURCE, TEXTURES, Photographs, read_photographs
@@ -40,7 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="safetensors files of weights, named by their classifier, such as deit_tiny.safetensors (required)",
+        help="safetensors files, or folders of ImageNet runs without canonicalizers; their names start with that of a "
+        "classifier: deit_tiny.safetensors, runs/imagenet/deit_tiny-base/seed0 (required)",
     )
     options.add_argument(
         "--adapt",
@@ -158,7 +159,7 @@ def measurements(arguments: argparse.Namespace) -> tuple[Callable[[str, bool], R
 
 def described(arguments: argparse.Namespace) -> list[str]:
     """Return the options of this suite that change its results, for the recorded command."""
-    options = ["--data DIR", f"--weights {' '.join(path.name for path in arguments.weights)}"]
+    options = ["--data DIR", f"--weights {' '.join(title_of(path) + path.suffix for path in arguments.weights)}"]
     options += [f"--adapt {' '.join(arguments.adapt)}"] if arguments.adapt else []
     options += [f"--adapted-side {arguments.adapted_side}"] if arguments.adapt else []
     options += [f"--evidence {' '.join(map(str, arguments.evidence))}"] if arguments.evidence else []

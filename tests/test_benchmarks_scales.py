@@ -13,6 +13,7 @@ from torch import nn
 from benchmarks import __main__ as command
 from benchmarks import classifiers, photograph_scales
 from benchmarks.classifiers import Classifier
+from localscale.errors import CheckpointError
 from localscale.lab.backbones.catalogue import Normalise
 
 
@@ -49,6 +50,20 @@ def test_every_method_is_measured_at_every_scale(tmp_path: Path, monkeypatch: py
     gained = 40 - float(scales[0]["mean"])
     assert differences[1]["mean accuracy"].startswith(f"{gained:+.2f} [")
     assert differences[1]["InvE"] == "0.00 ×"
+
+
+def test_a_run_is_read_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    halves = Normalise((0.5,) * 3, (0.5,) * 3)
+    monkeypatch.setattr(classifiers, "CLASSIFIERS", {"one": Classifier("One", "test_resnet", halves, 0.9)})
+    model, folder = timm.create_model("test_resnet").eval(), tmp_path / "one-base_plus" / "seed0"
+    folder.mkdir(parents=True)
+    save_file({f"base.{name}": tensor for name, tensor in model.state_dict().items()}, folder / "weights.safetensors")
+    images = torch.rand(1, 3, 96, 96)
+    with torch.no_grad():
+        assert torch.allclose(classifiers.load_classifier(folder)(images), model(images), atol=1e-6)
+    assert classifiers.title_of(folder) == "one-base_plus/seed0"
+    with pytest.raises(CheckpointError, match=r"no weights at .*seed1; name safetensors files or runs' folders"):
+        classifiers.load_classifier(folder.with_name("one-seed1"))
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch):
