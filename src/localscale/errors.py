@@ -62,7 +62,7 @@ class GradientError(LocalScaleError, RuntimeError):
 
 
 class KernelError(LocalScaleError, RuntimeError):
-    """A GPU kernel needs more than the GPU has."""
+    """A kernel needs more shared memory than the GPU has."""
 
 
 class DataError(LocalScaleError, ValueError):

@@ -160,7 +160,7 @@ def test_the_best_model_is_loaded_at_the_end(tmp_path: Path):
 
 
 def test_the_model_is_saved_with_its_processor(tmp_path: Path):
-    """What Trainer trained is saved and loaded as any adapted model."""
+    """A model that Trainer trained is saved and loaded as any adapted model."""
     model = adapted("ViT")
     job = trainer(model, "ViT", tmp_path)
     job.train()

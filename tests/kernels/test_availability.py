@@ -1,6 +1,7 @@
 """Kernels are used where Triton works; elsewhere plain PyTorch takes their place, after one warning."""
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +13,16 @@ from localscale.kernels.availability import available, triton_works
 
 
 @pytest.fixture(autouse=True)
-def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+def untried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     triton_works.cache_clear()
     monkeypatch.setattr(availability, "ENABLED", True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    yield
+    triton_works.cache_clear()
 
 
 class OnGPU:
-    """What ``available`` asks of a tensor."""
+    """The part of a tensor that ``available`` asks for."""
 
     is_cuda = True
 
@@ -34,7 +37,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_trial_runs_a_kernel():
-    assert trial.launch_trial(torch.device(DEVICE))
+    assert trial.launch_trial(torch.device(DEVICE)).tolist() == [1]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("Failed to find C compiler."), PermissionError("no cache folder")])

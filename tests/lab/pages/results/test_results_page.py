@@ -30,7 +30,12 @@ def a_run(row: str, label: str, seed: int, accuracy: float, *, supervised: bool 
             "per_scale": {"images": 5, "accuracy": {"0.4–1.0": 0.5, "1.0–2.0": 0.7}, "mean": 0.6, "std": 0.1},
         },
         "last_epoch": last,
-        "recipe": {"data": {"image_size": 224}, "optimization": {"batch_size": 256}, "precision": "bf16"},
+        "recipe": {
+            "start": None,
+            "data": {"image_size": 224},
+            "optimization": {"batch_size": 256, "learning_rate": 5e-4},
+            "precision": "bf16",
+        },
     }
 
 
@@ -55,6 +60,16 @@ def test_every_row_has_its_seeds_its_budget_and_the_papers_figure(tmp_path):
     assert "| deit_tiny | DEC direct, joint | input | 1.0e-03 | 4 | 1.2 | yes | 0.5 |" in page
     assert "test images of 224 px" in page
     assert "equal-budget control" in page
+
+
+def test_the_learning_rate_of_rows_that_continue_another_is_shown(tmp_path):
+    runs = [a_run("aug", "Aug", 0, 0.7), a_run("aug_plus", "Aug+ (control)", 0, 0.7)]
+    target = tmp_path / "mnist_tiny.json"
+    target.write_text(json.dumps(a_result(runs)))
+    assert "in bfloat16. Learning rate 0.0005.\n" in render_page(tmp_path)
+    runs[1]["recipe"] |= {"start": "runs/aug/seed0", "optimization": {"batch_size": 256, "learning_rate": 5e-5}}
+    target.write_text(json.dumps(a_result(runs)))
+    assert "Learning rate 0.0005; 5e-05 for rows that continue another.\n" in render_page(tmp_path)
 
 
 def test_what_energies_learned_is_shown(tmp_path):

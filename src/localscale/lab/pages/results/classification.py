@@ -60,8 +60,23 @@ def _setting(result: dict[str, Any]) -> str:
     batch = recipe["optimization"]["batch_size"]
     return (
         f"{metrics['images']:,} test images of {size} px, each with {metrics['variants']} locally scaled variants. "
-        f"Batch size {batch}; training and evaluation in {'bfloat16' if recipe['precision'] == 'bf16' else 'float32'}."
+        f"Batch size {batch}; training and evaluation in {'bfloat16' if recipe['precision'] == 'bf16' else 'float32'}. "
+        f"{_rates(result['runs'])}"
     )
+
+
+def _rates(runs: list[dict[str, Any]]) -> str:
+    """Return the learning rates of the rows that start from pretrained or random weights, and of those that go on."""
+    first, more = (
+        " or ".join(f"{rate:g}" for rate in sorted({r["optimization"]["learning_rate"] for r in recipes}))
+        for recipes in (
+            [run["recipe"] for run in runs if not run["recipe"]["start"]],
+            [run["recipe"] for run in runs if run["recipe"]["start"]],
+        )
+    )
+    if not first or not more or first == more:
+        return f"Learning rate {first or more}."
+    return f"Learning rate {first}; {more} for rows that continue another."
 
 
 def _main(groups: Groups, paper: str) -> str:
